@@ -1,0 +1,62 @@
+"""The CPU backend: NumPy. Every index is a device with memory of its own, so a copy between two is a real one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend, Memory, Route
+
+_CGROUP_FILES: Final = (  # (limit, usage) of control groups, version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+class CpuBackend:
+    """NumPy arrays. All CPU devices share the machine's memory and need no context."""
+
+    xp: Final = np
+
+    def indices(self) -> Sequence[int]:
+        return (0,)
+
+    def enter(self, index: int) -> None: ...
+
+    def leave(self, index: int) -> None: ...
+
+    def synchronize(self, index: int) -> None: ...
+
+    def memory(self, index: int) -> Memory:
+        """What the machine, and the process's control group, still have to give."""
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        total, free = (int(lines[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+        for limit_file, usage_file in _CGROUP_FILES:
+            limit, usage = _number(limit_file), _number(usage_file)
+            if limit is not None and usage is not None and limit < total:
+                total, free = limit, min(free, max(0, limit - usage))
+        return Memory(free, total)
+
+    def upload(self, array: NDArray[Any], index: int) -> NDArray[Any]:
+        return np.array(array, order="K", copy=True)
+
+    def download(self, array: NDArray[Any], index: int) -> NDArray[Any]:
+        return np.array(array, order="K", copy=True)
+
+    def copy_between(
+        self, arrays: Sequence[NDArray[Any]], source: int, destination: int
+    ) -> tuple[list[NDArray[Any]], Route]:
+        return [np.array(array, order="K", copy=True) for array in arrays], "host"
+
+
+def _number(file: str) -> int | None:
+    """The number in a one-line file of the kernel; None where there is no such file or number."""
+    try:
+        return int(Path(file).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+BACKEND: Final[Backend] = CpuBackend()

@@ -1,0 +1,397 @@
+"""Tensors: immutable arrays, each on one device.
+
+Every operation gives a new tensor on the device of its operands, which must
+all be on one device and, where they are combined, of one dtype: nothing moves
+and nothing is promoted silently. The functions are in `engine.ops`; a Tensor
+has operators and the few methods that read well.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import ops, transfer
+from .device import Device
+from .dtype import BOOL, FLOAT32, FLOATS, INT64, INTS, DType, as_dtype, kind_of
+from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
+from .graph import Leaf
+from .primitive import Operand, dense
+
+
+@final
+class Tensor(Operand):
+    """An immutable array on a device; made by `tensor`, `zeros`, `randn`, …, or by `from_numpy`.
+
+    ``==`` compares elementwise; the hash is that of the object. Indexing
+    always gives a Tensor. `float`, `int` and `bool` take a Tensor of one
+    element. Arithmetic with an array is a ``TypeError``: an array has no device.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None  # so that `array + tensor` comes to us, and is refused
+
+    def __init__(self) -> None:
+        raise TypeError("make a Tensor with tensor(data, device=…), zeros, ones, full, arange, randn or from_numpy")
+
+    @classmethod
+    def from_numpy(cls, array: NDArray[Any], device: Device | str) -> Self:
+        """A copy of a NumPy array on a device, with its dtype, shape and, if it is dense, memory order.
+
+        Raises:
+            TypeError: `array` is no NumPy array.
+            DTypeError: a tensor cannot have its dtype.
+        """
+        if not isinstance(array, (np.ndarray, np.generic)):
+            raise TypeError(
+                f"from_numpy: {type(array).__qualname__} is no NumPy array; tensor(…) takes lists and numbers"
+            )
+        array = np.asarray(array)
+        array = np.array(array, dtype=as_dtype(array.dtype), order="K", copy=True, subok=False)
+        return cls.adopt(array, device)
+
+    @classmethod
+    def adopt(cls, array: NDArray[Any], device: Device | str) -> Self:
+        """A tensor over a NumPy array that nobody will write to any more; on a CPU device without a copy.
+
+        For readers of files, whose arrays are new or mapped (D11). An array
+        with gaps in its memory is copied.
+
+        Raises:
+            DTypeError: a tensor cannot have its dtype.
+        """
+        place = Device(device)
+        if array.dtype != as_dtype(array.dtype):
+            raise DTypeError(f"adopt: dtype {array.dtype} is not in this machine's byte order")
+        if place.kind != "cpu":
+            return cls._make(place.backend.upload(array, place.index), place)
+        return cls._make(dense(np, array.view()), place)
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent of each axis; ``()`` for a single number."""
+        return self._data.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type, a NumPy dtype."""
+        return self._data.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where it lies, with the tensor's own autodiff flag."""
+        return self._device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._data.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self._data.nbytes
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it stores integers and scales in place of its elements."""
+        return False
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("a Tensor of rank 0 has no length")
+        return self.shape[0]
+
+    # Its elements, on the host
+
+    def numpy(self) -> NDArray[Any]:
+        """A read-only NumPy view of a tensor on a CPU device.
+
+        Raises:
+            DeviceError: it is on another kind of device.
+        """
+        if self._device.kind != "cpu":
+            raise DeviceError(f"numpy: the tensor is on {self._device}; bring it to a CPU device first, with to_device")
+        return self._data.view()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def tobytes(self) -> bytes:
+        """Its elements as little-endian bytes, row-major, from any device."""
+        host = (
+            self._data if self._device.kind == "cpu" else self._device.backend.download(self._data, self._device.index)
+        )
+        return host.astype(host.dtype.newbyteorder("<"), copy=False).tobytes()
+
+    def _only(self, kind: type) -> Any:
+        if self.size != 1:
+            raise ShapeError(f"{kind.__name__}() takes a Tensor of one element; this one has shape {self.shape}")
+        return self._host().reshape(()).item()
+
+    def _host(self) -> NDArray[Any]:
+        if self._device.kind == "cpu":
+            return self._data
+        return self._device.backend.download(self._data, self._device.index)
+
+    def __float__(self) -> float:
+        return float(self._only(float))
+
+    def __int__(self) -> int:
+        return int(self._only(int))
+
+    def __bool__(self) -> bool:
+        return bool(self._only(bool))
+
+    def __index__(self) -> int:
+        if self.dtype not in INTS:
+            raise TypeError(f"a Tensor of dtype {self.dtype} is no index")
+        return int(self)
+
+    def __repr__(self) -> str:
+        values = np.array2string(self._host(), separator=", ", prefix="Tensor(", threshold=64, edgeitems=3)
+        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype}, device={self._device})"
+
+    # Where it is, and what it is of
+
+    def to_device(self, device: Device | str) -> Self:
+        """This tensor on a device: itself if it is there already (D4), else a copy that `transfer` counts (M44)."""
+        return transfer.copy([self], device)[0]
+
+    def cast(self, dtype: Any) -> Self:
+        """Its elements in another dtype; itself where it has that dtype. `ops.cast` says how they are converted."""
+        return ops.cast(self, dtype)
+
+    # What it is to autodiff: M70, M71
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it is part of a recorded graph."""
+        return self._node is not None
+
+    @property
+    def is_require_grad(self) -> bool:
+        """Whether it is a leaf that retains its gradient."""
+        return isinstance(self._node, Leaf)
+
+    def require_grad(self) -> Self:
+        """This value as a leaf that retains its gradient (M70).
+
+        Raises:
+            AutodiffError: its device has no autodiff, it is no float tensor, or an operation made it.
+        """
+        if not self._device.is_autodiff:
+            raise AutodiffError(
+                f"require_grad: the tensor is on {self._device}, without autodiff; use autodiff() first"
+            )
+        return self.set_require_grad(True)
+
+    def set_require_grad(self, require: bool) -> Self:
+        """This value as a new leaf that retains its gradient, or as an untracked one.
+
+        On a device without autodiff it gives the tensor itself (M70).
+
+        Raises:
+            AutodiffError: `require`, and it is no float tensor, or an operation made it.
+        """
+        if require and self.dtype not in FLOATS:
+            raise AutodiffError(f"require_grad: a tensor of dtype {self.dtype} has no gradient")
+        if not self._device.is_autodiff or require == self.is_require_grad == self.is_tracked:
+            return self
+        if require and self.is_tracked:
+            raise AutodiffError("require_grad: the tensor was made by a recorded operation; detach() it first")
+        return self._make(self._data, self._device, Leaf() if require else None)
+
+    def detach(self) -> Self:
+        """This value without its history; a leaf stays one that retains its gradient (M71)."""
+        return self._make(self._data, self._device, Leaf() if self.is_require_grad else None)
+
+    def autodiff(self) -> Self:
+        """This value associated with autodiff, untracked unless it is tracked already (M71)."""
+        return self if self._device.is_autodiff else self._make(self._data, self._device.autodiff())
+
+    def without_autodiff(self) -> Self:
+        """This value without autodiff association and history (M71)."""
+        return self._make(self._data, self._device.inner()) if self._device.is_autodiff else self
+
+    # Shape
+
+    def reshape(self, *shape: int) -> Self:
+        """Its elements, row-major, in another shape; one extent may be -1. See `ops.reshape`."""
+        return ops.reshape(self, *shape)
+
+    def transpose(self, *axes: int) -> Self:
+        """Its axes in another order; without arguments reversed. A view."""
+        return ops.transpose(self, *axes)
+
+    @property
+    def T(self) -> Self:  # noqa: N802
+        """Its last two axes exchanged; a view.
+
+        Raises:
+            ShapeError: it has fewer than two.
+        """
+        if self.ndim < 2:
+            raise ShapeError(f"T exchanges the last two axes; this tensor has shape {self.shape}")
+        return ops.swap_axes(self, -1, -2)
+
+    def __getitem__(self, index: Any) -> Self:
+        return ops.index(self, index)
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[position] for position in range(len(self)))
+
+    # Operators
+
+    def __add__(self, other: Any) -> Self:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Self:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Self:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Self:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Self:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return ops.divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Self:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Self:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return ops.remainder(other, self)
+
+    def __pow__(self, other: Any) -> Self:
+        return ops.power(self, other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return ops.power(other, self)
+
+    def __matmul__(self, other: Any) -> Self:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return ops.matmul(other, self)
+
+    def __neg__(self) -> Self:
+        return ops.negative(self)
+
+    def __abs__(self) -> Self:
+        return ops.absolute(self)
+
+    def __invert__(self) -> Self:
+        return ops.logical_not(self)
+
+    def __and__(self, other: Any) -> Self:
+        return ops.logical_and(self, other)
+
+    def __rand__(self, other: Any) -> Self:
+        return ops.logical_and(other, self)
+
+    def __or__(self, other: Any) -> Self:
+        return ops.logical_or(self, other)
+
+    def __ror__(self, other: Any) -> Self:
+        return ops.logical_or(other, self)
+
+    def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ops.equal(self, other)
+
+    def __ne__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ops.not_equal(self, other)
+
+    def __lt__(self, other: Any) -> Self:
+        return ops.less(self, other)
+
+    def __le__(self, other: Any) -> Self:
+        return ops.less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Self:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Any) -> Self:
+        return ops.greater_equal(self, other)
+
+    __hash__ = object.__hash__
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Tensor is not pickled; put it into a Module and use save_file")
+
+
+def tensor(data: Any, *, device: Device | str, dtype: Any = None) -> Tensor:
+    """A tensor of the numbers in `data`, copied.
+
+    Args:
+        data: a number, nested lists or tuples of numbers of one shape, or a NumPy array.
+        device: where it is made; on an autodiff device the tensor is associated with autodiff.
+        dtype: the element type; by default that of a NumPy array, else float32 for
+            floats, int64 for integers, bool for booleans.
+
+    Raises:
+        DTypeError: the elements are no numbers, or do not fit `dtype`.
+        ShapeError: nested lists of different lengths.
+    """
+    if isinstance(data, Tensor):
+        raise TypeError("tensor: data is a Tensor already; to_device moves it, cast changes its dtype")
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"tensor: the nested lists have no common shape ({error})") from None
+    if dtype is not None:
+        return Tensor.adopt(_converted(array, as_dtype(dtype)), device)
+    if not isinstance(data, (np.ndarray, np.generic)):
+        array = _converted(array, _default_dtype(array))
+    return Tensor.from_numpy(array, device)
+
+
+def _default_dtype(array: NDArray[Any]) -> DType:
+    """float32, int64 or bool, by what nested lists of numbers hold."""
+    if array.size == 0 and array.dtype == np.float64:
+        return FLOAT32
+    return {"float": FLOAT32, "int": INT64, "bool": BOOL}[kind_of(as_dtype(array.dtype))]
+
+
+def _converted(array: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """A copy in another dtype; only a conversion that keeps the kind of the numbers, or makes integers floats."""
+    source = as_dtype(array.dtype)
+    order = ("bool", "int", "float")
+    if array.size and order.index(kind_of(source)) > order.index(kind_of(dtype)):
+        raise DTypeError(f"tensor: {source} numbers do not become {dtype} silently; convert them, or use cast")
+    if dtype in INTS and source in INTS and array.size:
+        limits = np.iinfo(dtype)
+        low, high = int(array.min()), int(array.max())
+        if low < limits.min or high > limits.max:
+            raise DTypeError(f"tensor: numbers from {low} to {high} do not fit {dtype}")
+    return np.array(array, dtype=dtype, order="K", copy=True, subok=False)

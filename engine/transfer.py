@@ -1,0 +1,123 @@
+"""Copies between devices: every one goes through `copy`, and an open `log` counts it.
+
+Nothing moves unless the code says so. A copy keeps the memory order of what
+it copies (D5), goes by a *route* (``host`` between CPU devices, ``upload``,
+``download``, ``peer`` or ``staged`` between GPUs), and is counted, with its
+bytes, per source, destination and route. Making a tensor from an array,
+``numpy()`` and reading a file are no copies between devices.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from .backend import Array, Route
+from .device import Device
+from .primitive import Operand
+
+T = TypeVar("T", bound=Operand)
+
+
+class Count(NamedTuple):
+    """How much went one way."""
+
+    copies: int
+    nbytes: int
+
+
+class TransferLog(Mapping[tuple[Device, Device, Route], Count]):
+    """What this thread copied while the log was open: ``log[source, destination, route]``."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[Device, Device, Route], Count] = {}
+
+    @property
+    def copies(self) -> int:
+        """Number of tensors copied."""
+        return sum(count.copies for count in self._counts.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes copied."""
+        return sum(count.nbytes for count in self._counts.values())
+
+    def __getitem__(self, way: tuple[Device, Device, Route]) -> Count:
+        return self._counts[way]
+
+    def __iter__(self) -> Iterator[tuple[Device, Device, Route]]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        if not self._counts:
+            return "no copies between devices"
+        return "\n".join(
+            f"{source} -> {destination} ({route}): {count.copies} {'copy' if count.copies == 1 else 'copies'}, "
+            f"{count.nbytes:,} bytes"
+            for (source, destination, route), count in self._counts.items()
+        )
+
+    def _add(self, way: tuple[Device, Device, Route], copies: int, nbytes: int) -> None:
+        before = self._counts.get(way, Count(0, 0))
+        self._counts[way] = Count(before.copies + copies, before.nbytes + nbytes)
+
+
+class _OpenLogs(threading.local):
+    def __init__(self) -> None:
+        self.logs: list[TransferLog] = []
+
+
+_open = _OpenLogs()
+
+
+@contextmanager
+def log() -> Iterator[TransferLog]:
+    """A log of the copies that this thread makes inside the ``with``; nested logs each see theirs."""
+    opened = TransferLog()
+    _open.logs.append(opened)
+    try:
+        yield opened
+    finally:
+        _open.logs = [other for other in _open.logs if other is not opened]
+
+
+def copy(tensors: Sequence[T], device: Device | str) -> list[T]:
+    """The tensors on a device, in the order given.
+
+    One that is there already is given back as it is (D4); one that stands
+    twice is copied once and is still one tensor (D7). Each keeps its own
+    autodiff association (M44).
+
+    Args:
+        tensors: of any devices, shapes and dtypes.
+        device: where they go.
+
+    Raises:
+        DeviceError: `device`, or one that a tensor is on, cannot be used.
+    """
+    destination = Device(device)
+    waiting: dict[Device, dict[int, T]] = {}
+    for tensor in tensors:
+        if tensor._device != destination:
+            waiting.setdefault(tensor._device.inner(), {})[id(tensor)] = tensor
+    arrived: dict[int, T] = {}
+    for source, batch in waiting.items():
+        arrays, route = _copy_arrays([tensor._data for tensor in batch.values()], source, destination)
+        way = (source, destination.inner(), route)
+        for opened in _open.logs:
+            opened._add(way, len(arrays), sum(array.nbytes for array in arrays))
+        for tensor, array in zip(batch.values(), arrays, strict=True):
+            place = destination.autodiff() if tensor._device.is_autodiff else destination.inner()
+            arrived[id(tensor)] = type(tensor)._make(array, place)
+    return [arrived.get(id(tensor), tensor) for tensor in tensors]
+
+
+def _copy_arrays(arrays: Sequence[Array], source: Device, destination: Device) -> tuple[list[Array], Route]:
+    if source.kind == destination.kind:
+        return source.backend.copy_between(arrays, source.index, destination.index)
+    if destination.kind == "cpu":
+        return [source.backend.download(array, source.index) for array in arrays], "download"
+    return [destination.backend.upload(array, destination.index) for array in arrays], "upload"
