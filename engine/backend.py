@@ -43,8 +43,15 @@ class Backend(Protocol):
         """
         ...
 
-    def leave(self, index: int) -> None:
-        """Restore the device that was current before the matching `enter`."""
+    def leave(self, index: int, error: BaseException | None = None) -> None:
+        """Restore the device that was current before the matching `enter`.
+
+        Args:
+            error: the exception that ends the use of the device, if one does.
+
+        Raises:
+            DeviceError: in place of `error`, where that says something of the device: it is out of memory, or failed.
+        """
         ...
 
     def memory(self, index: int) -> Memory:

@@ -18,14 +18,14 @@ _CGROUP_FILES: Final = (  # (limit, usage) of control groups, version 2 and 1
 class CpuBackend:
     """NumPy arrays. All CPU devices share the machine's memory and need no context."""
 
-    xp: Final = np
+    xp: Any = np
 
     def indices(self) -> Sequence[int]:
         return (0,)
 
     def enter(self, index: int) -> None: ...
 
-    def leave(self, index: int) -> None: ...
+    def leave(self, index: int, error: BaseException | None = None) -> None: ...
 
     def synchronize(self, index: int) -> None: ...
 

@@ -1,10 +1,13 @@
-"""Tensors made from nothing but a shape. Each is given its device; the default dtype is float32 (arange: int64)."""
+"""Tensors made from nothing but a shape and numbers. Each is given its device (`randn`, `uniform`: see `random`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from .backend import Array
 from .device import Device
-from .dtype import FLOAT32, FLOATS, INT64, INTS, as_dtype
+from .dtype import FLOAT32, FLOAT64, FLOATS, INT64, INTS, as_dtype
 from .errors import DTypeError, ShapeError
 from .tensor import Tensor
 
@@ -16,7 +19,7 @@ def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         ShapeError: it is none.
     """
     try:
-        extents = tuple(int(extent.__index__()) for extent in shape)
+        extents = tuple(extent.__index__() for extent in shape)
     except (TypeError, AttributeError):
         raise ShapeError(f"{name}: {shape!r} is no shape; give a tuple of integers") from None
     if any(extent < 0 for extent in extents):
@@ -38,15 +41,17 @@ def full(shape: Sequence[int], value: float, *, device: Device | str, dtype: Any
     """A tensor of one number.
 
     Raises:
-        DTypeError: an integer dtype, and `value` is no integer or does not fit.
+        DTypeError: the dtype is of integers or bool and cannot hold `value`, or it is no number.
+        ShapeError: `shape` is none.
     """
     extents, of = checked_shape("full", shape), as_dtype(dtype)
-    if of in INTS and value != int(value):
-        raise DTypeError(f"full: {value!r} is no {of}")
     try:
-        number = of.type(int(value) if of in INTS else value)
-    except OverflowError:
-        raise DTypeError(f"full: {value!r} does not fit {of}") from None
+        number = of.type(float(value) if of in FLOATS else int(value))
+        fits = of in FLOATS or number == value
+    except (TypeError, ValueError, OverflowError):
+        raise DTypeError(f"full: {value!r} is no number of dtype {of}") from None
+    if not fits:
+        raise DTypeError(f"full: {value!r} is no number of dtype {of}")
     return _made(device, lambda xp: xp.full(extents, number, dtype=of))
 
 
@@ -56,19 +61,72 @@ def arange(
     """The numbers from `start` (0 if only one is given) by `step` up to, without, `stop`; shape [n].
 
     Raises:
-        ShapeError: `step` is 0.
-        DTypeError: `dtype` is bool.
+        ShapeError: `step` is 0, or a bound is not finite.
+        DTypeError: `dtype` is bool, or one of integers that cannot hold the numbers.
     """
-    if step == 0:
-        raise ShapeError("arange: step is 0")
-    of = as_dtype(dtype)
-    if of not in INTS and of not in FLOATS:
-        raise DTypeError(f"arange: no numbers of dtype {of}")
     begin, end = (0, start) if stop is None else (start, stop)
-    return _made(device, lambda xp: xp.arange(begin, end, step).astype(of))
+    of = as_dtype(dtype)
+    if step == 0 or not np.isfinite((begin, end, step)).all():
+        raise ShapeError(f"arange: from {begin} to {end} by {step} are no finite number of steps")
+    if of in FLOATS:
+        return Tensor.adopt(np.arange(begin, end, step, dtype=FLOAT64), device).cast(of)
+    whole = range(int(begin), int(end), int(step) or 1)
+    if of not in INTS or (int(begin), int(end), int(step)) != (begin, end, step):
+        raise DTypeError(f"arange: the numbers from {begin} to {end} by {step} are not of dtype {of}")
+    limits = np.iinfo(of)
+    if whole and not (limits.min <= min(whole[0], whole[-1]) and max(whole[0], whole[-1]) <= limits.max):
+        raise DTypeError(f"arange: the numbers from {begin} to {end} do not fit dtype {of}")
+    return _made(device, lambda xp: xp.arange(whole.start, whole.stop, whole.step, dtype=of))
 
 
-def _made(device: Device | str, make: Callable[[Any], Any]) -> Tensor:
+def causal_mask(queries: int, keys: int, *, device: Device | str) -> Tensor:
+    """A bool mask, true where a query may see a key: those up to its own position, the queries being the last ones.
+
+    Args:
+        queries: how many; at most `keys`.
+        keys: how many.
+
+    Returns:
+        Shape [queries, keys].
+
+    Raises:
+        ShapeError: there are more queries than keys, or a number is negative.
+    """
+    if not 0 <= queries <= keys:
+        raise ShapeError(f"causal_mask: {queries} queries and {keys} keys; there must be as many keys at least")
+    return _made(device, lambda xp: xp.arange(keys) <= xp.arange(keys - queries, keys)[:, None])
+
+
+def rotary_tables(
+    length: int, d: int, *, base: float = 10000.0, device: Device | str, dtype: Any = FLOAT32
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the angles position · base^(−2i/d), for `ops.rope`; computed in float64 and rounded once.
+
+    Args:
+        length: number of positions, from 0 on.
+        d: features of a head; even.
+        base: of the frequencies, above 0.
+        dtype: a float one; float32 serves float16 and bfloat16 too, and better.
+
+    Returns:
+        Two tensors of shape [length, d/2].
+
+    Raises:
+        ShapeError: `d` is odd, or a number is negative.
+        DTypeError: `dtype` is no float dtype.
+
+    Source: J. Su and others, "RoFormer" (2021), equation 15.
+    """
+    (length, d), of = checked_shape("rotary_tables", (length, d)), as_dtype(dtype)
+    if d % 2:
+        raise ShapeError(f"rotary_tables: d is {d}; features are turned in pairs")
+    if of not in FLOATS:
+        raise DTypeError(f"rotary_tables: takes a float dtype, not {of}")
+    angles = np.arange(length)[:, None] * float(base) ** (-2.0 * np.arange(d // 2) / (d or 1))
+    return Tensor.adopt(np.cos(angles), device).cast(of), Tensor.adopt(np.sin(angles), device).cast(of)
+
+
+def _made(device: Device | str, make: Callable[[Any], Array]) -> Tensor:
     place = Device(device)
     with place:
         return Tensor._make(make(place.xp), place)

@@ -128,8 +128,8 @@ class Device:
         self.backend.enter(self.index)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.backend.leave(self.index)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.backend.leave(self.index, error)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Device) and (self.kind, self.index) == (other.kind, other.index))

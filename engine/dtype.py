@@ -35,10 +35,11 @@ _KINDS: Final[dict[DType, Kind]] = {
     **dict.fromkeys(INTS, "int"),
     BOOL: "bool",
 }
+_ONE: Final[dict[DType, DType]] = {dtype: dtype for dtype in DTYPES}  # NumPy has two int64 that differ in nothing
 
 
 def as_dtype(spec: Any) -> DType:
-    """The NumPy dtype that `spec` names, in the machine's byte order.
+    """The NumPy dtype that `spec` names, in the machine's byte order: of equal dtypes always the same object.
 
     Args:
         spec: whatever ``numpy.dtype()`` takes, ``"bfloat16"`` included.
@@ -50,8 +51,8 @@ def as_dtype(spec: Any) -> DType:
         dtype = np.dtype(spec)
     except TypeError as error:
         raise DTypeError(f"{spec!r} is no dtype ({error})") from None
-    dtype = dtype.newbyteorder("=")
-    if spec is None or dtype not in _KINDS:
+    dtype = _ONE.get(dtype.newbyteorder("="))
+    if spec is None or dtype is None:
         raise DTypeError(f"a tensor cannot have dtype {spec!r}; it can have {', '.join(sorted(map(str, DTYPES)))}")
     return dtype
 

@@ -4,8 +4,8 @@ An *operand* is what an operation reads and makes: an array, the device it
 lies on, and the node that remembers how a tracked one came about. `Tensor` is
 the operand that users see. A *primitive* is one entry of the engine's table
 of operations: it computes with the array module of its operands' device, so
-NumPy and CuPy share every line, and it refuses operands of two devices or two
-dtypes before any array is touched.
+NumPy and CuPy share every line, and it refuses operands of two devices or of
+dtypes that it does not combine before any array is touched.
 
 Every operand is *dense*: its array fills its memory without gaps, in some
 order of the axes. A copy between devices can therefore keep the memory order,
@@ -20,9 +20,15 @@ import numpy as np
 
 from .backend import Array
 from .device import Device
-from .dtype import BOOL, FLOAT32, HALVES, INTS, DType
-from .errors import DeviceMismatchError, DTypeError, ShapeError
+from .dtype import BOOL, DTYPES, FLOAT32, FLOATS, HALVES, INTS, DType
+from .errors import DeviceMismatchError, DTypeError, EngineError, ShapeError
 from .graph import Node
+
+NUMBERS: Final = FLOATS | INTS
+BOOLEANS: Final = frozenset({BOOL})
+
+_CALLED: Final = {FLOATS: "floats", INTS: "integers", NUMBERS: "numbers", BOOLEANS: "booleans"}
+_new: Final = object.__new__
 
 
 class Operand:
@@ -37,13 +43,19 @@ class Operand:
     @classmethod
     def _make(cls, data: Array, device: Device, node: Node | None = None) -> Self:
         """An operand over an array that nobody else will write to; NumPy's are made read-only."""
-        made = cls.__new__(cls)
         if device.kind == "cpu":
             data.setflags(write=False)
+        made = _new(cls)
         made._data = data
         made._device = device
         made._node = node
         return made
+
+    def _host(self) -> np.ndarray[Any, Any]:
+        """Its array in host memory; from a GPU a copy, for which this waits."""
+        if self._device.kind == "cpu":
+            return self._data
+        return self._device.backend.download(self._data, self._device.index)
 
 
 class Primitive:
@@ -52,27 +64,41 @@ class Primitive:
     Args:
         name: what error messages call it.
         forward: ``forward(xp, *arrays, **settings)``, the array of the result.
-        mixed: whether the operands may differ in dtype (it then checks its own).
+        takes: the dtypes that the first operand may have, None for all. The others have the same, unless `mixed`.
+        mixed: whether the operands may differ in dtype; the public function then checks the others.
         wide: whether float16 and bfloat16 operands are computed in float32, the result rounded once.
+        scalars: whether an operand may be a scalar that `scalar` made.
     """
 
-    __slots__ = ("forward", "mixed", "name", "wide")
+    __slots__ = ("direct", "forward", "mixed", "name", "scalars", "takes")
 
-    def __init__(self, name: str, forward: Callable[..., Array], *, mixed: bool = False, wide: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        forward: Callable[..., Array],
+        *,
+        takes: frozenset[DType] | None = None,
+        mixed: bool = False,
+        wide: bool = False,
+        scalars: bool = False,
+    ) -> None:
         self.name: Final = name
         self.forward: Final = forward
+        self.takes: Final = DTYPES if takes is None else takes
+        self.direct: Final = self.takes - HALVES if wide else self.takes  # what `forward` is given as it is
         self.mixed: Final = mixed
-        self.wide: Final = wide
+        self.scalars: Final = scalars
 
     def __call__(self, *operands: Any, **settings: Any) -> Any:
         """The result, on the operands' device; autodiff when one of them is (M72).
 
         Args:
-            operands: at least one Operand; the others Operands, or scalars that `scalar` made.
+            operands: at least one Operand; the others Operands, or scalars where the primitive takes them.
 
         Raises:
+            TypeError: an operand is neither.
             DeviceMismatchError: the operands lie on different devices.
-            DTypeError: the operands differ in dtype.
+            DTypeError: the operands differ in dtype, or have one that the operation does not take.
             ShapeError: the operands' shapes do not go together.
         """
         arrays = []
@@ -80,39 +106,54 @@ class Primitive:
         for operand in operands:
             if isinstance(operand, Operand):
                 array = operand._data
-                if device is None:
+                if like is None:
                     like, device, dtype = operand, operand._device, array.dtype
                 else:
                     if operand._device is not device:
                         device = self._common_device(operands)
-                    if array.dtype != dtype and not self.mixed:
-                        self._refuse_dtypes(operands)
+                    if array.dtype is not dtype and not self.mixed:
+                        check_alike(self.name, *operands)
                 arrays.append(array)
-            elif isinstance(operand, np.generic):
+            elif self.scalars and isinstance(operand, np.generic):
                 arrays.append(operand)
             else:
                 raise not_a_tensor(self.name, operand)
         if like is None or device is None:
             raise TypeError(f"{self.name}: no operand is a Tensor; make one with tensor(…, device=…)")
+        forward = self.forward if dtype in self.direct else self._indirect(dtype)
         try:
             if device.kind == "cpu":
-                data = self._compute(np, arrays, settings, dtype)
+                data = forward(np, *arrays, **settings) if settings else forward(np, *arrays)
                 if data.__class__ is not np.ndarray:
                     data = np.asarray(data)
+                data.setflags(False)  # pyright: ignore[reportCallIssue] by position: a keyword costs as much again
             else:
                 with device:
-                    data = self._compute(device.xp, arrays, settings, dtype)
+                    data = forward(device.xp, *arrays, **settings)
         except ValueError as error:
-            if isinstance(error, ShapeError):
+            if isinstance(error, EngineError):
                 raise
-            shapes = ", ".join(str(array.shape) for array in arrays)
-            raise ShapeError(f"{self.name}: shapes {shapes} do not go together ({error})") from error
-        return like._make(data, device)
+            raise self._refused_shapes(arrays, error) from error
+        made = _new(like.__class__)
+        made._data = data
+        made._device = device
+        made._node = None
+        return made
 
-    def _compute(self, xp: Any, arrays: list[Array], settings: dict[str, Any], dtype: DType | None) -> Array:
-        if self.wide and dtype is not FLOAT32 and dtype in HALVES:
+    def _indirect(self, dtype: DType | None) -> Callable[..., Array]:
+        """`forward` for a dtype that it is not called with as it is.
+
+        Raises:
+            DTypeError: it does not take the dtype.
+        """
+        if dtype not in self.takes:
+            way = "use // or cast to a float dtype" if self.name == "divide" else "cast it first"
+            raise DTypeError(f"{self.name}: takes {_CALLED[self.takes]}, not a tensor of dtype {dtype}; {way}")
+
+        def widely(xp: Any, *arrays: Array, **settings: Any) -> Array:
             return self.forward(xp, *(widened(array) for array in arrays), **settings).astype(dtype)
-        return self.forward(xp, *arrays, **settings)
+
+        return widely
 
     def _common_device(self, operands: Sequence[Any]) -> Device:
         """The device of all operands, with the autodiff flag if one has it."""
@@ -125,9 +166,36 @@ class Primitive:
                 )
         return next((device for device in devices if device.is_autodiff), devices[0])
 
-    def _refuse_dtypes(self, operands: Sequence[Any]) -> None:
-        dtypes = " and ".join(str(operand._data.dtype) for operand in operands if isinstance(operand, Operand))
-        raise DTypeError(f"{self.name}: operands have dtypes {dtypes}; nothing is promoted silently, so cast one")
+    def _refused_shapes(self, arrays: Sequence[Array], error: ValueError) -> ShapeError:
+        if len(arrays) == 1:
+            return ShapeError(f"{self.name}: not for a tensor of shape {arrays[0].shape} ({error})")
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        return ShapeError(f"{self.name}: shapes {shapes} do not go together ({error})")
+
+
+def checked_operand(name: str, value: Any) -> Operand:
+    """`value`, a Tensor.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, Operand):
+        raise not_a_tensor(name, value)
+    return value
+
+
+def check_alike(name: str, *operands: Any) -> None:
+    """Refuse operands of two dtypes; scalars among them are let pass.
+
+    Raises:
+        TypeError: an operand is no Tensor.
+        DTypeError: two dtypes.
+    """
+    dtypes = [checked_operand(name, value)._data.dtype for value in operands if not isinstance(value, np.generic)]
+    if any(dtype != dtypes[0] for dtype in dtypes):
+        raise DTypeError(
+            f"{name}: operands have dtypes {' and '.join(map(str, dtypes))}; nothing is promoted silently, so cast one"
+        )
 
 
 def widened(array: Array) -> Array:
@@ -135,22 +203,24 @@ def widened(array: Array) -> Array:
     return array.astype(FLOAT32) if array.dtype in HALVES else array
 
 
-def scalar(name: str, value: Any, like: Operand) -> np.generic:
-    """A Python or NumPy scalar in the dtype of the operand beside it.
+def scalar(name: str, value: Any, like: Any) -> np.generic:
+    """A Python or NumPy scalar in the dtype of the operand beside it; a float too large for that is infinite.
 
     Raises:
-        TypeError: `value` is no scalar.
-        DTypeError: a float beside integers, any number beside booleans, or an integer out of range.
+        TypeError: `value` is no scalar, or `like` no Tensor.
+        DTypeError: a float beside integers, a number beside booleans, or an integer that does not fit.
     """
-    dtype = like._data.dtype
-    if not isinstance(value, (bool, int, float, np.generic)) or isinstance(value, np.complexfloating):
-        raise not_a_tensor(name, value)
-    is_bool = isinstance(value, (bool, np.bool_))
-    is_int = isinstance(value, (int, np.integer)) and not is_bool
-    if (dtype is BOOL and not is_bool) or (dtype in INTS and not is_int):
+    dtype = checked_operand(name, like)._data.dtype
+    if value.__class__ is not float:
+        if isinstance(value, np.generic) and value.dtype in DTYPES:
+            value = value.item()
+        if not isinstance(value, (int, float)):
+            raise not_a_tensor(name, value)
+    is_float = dtype is FLOAT32 or dtype in FLOATS
+    if not is_float and (isinstance(value, float) or (dtype in BOOLEANS and not isinstance(value, bool))):
         raise DTypeError(f"{name}: scalar {value!r} beside a tensor of dtype {dtype}; cast the tensor first")
     try:
-        return dtype.type(value)
+        return dtype.type(float(value) if is_float else value)
     except OverflowError:
         raise DTypeError(f"{name}: {value!r} does not fit dtype {dtype} of the tensor beside it") from None
 
@@ -159,6 +229,11 @@ def not_a_tensor(name: str, value: object) -> TypeError:
     """The error for an operand that is neither a Tensor nor a scalar."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return TypeError(f"{name}: operand is a {kind}, not a Tensor; make one with tensor(…, device=…)")
+
+
+def quiet() -> np.errstate:
+    """A context without NumPy's warnings, for infinities and NaNs that are meant; CuPy never warns."""
+    return np.errstate(all="ignore")
 
 
 def dense(xp: Any, array: Array) -> Array:

@@ -7,16 +7,17 @@ has operators and the few methods that read well.
 """
 
 from collections.abc import Iterator
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import ops, transfer
 from .device import Device
-from .dtype import BOOL, FLOAT32, FLOATS, INT64, INTS, DType, as_dtype, kind_of
+from .dtype import BFLOAT16, BOOL, FLOAT32, FLOATS, INT64, INTS, DType, as_dtype, kind_of
 from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
 from .graph import Leaf
+from .ops.casting import cast_array
 from .primitive import Operand, dense
 
 
@@ -36,7 +37,7 @@ class Tensor(Operand):
         raise TypeError("make a Tensor with tensor(data, device=…), zeros, ones, full, arange, randn or from_numpy")
 
     @classmethod
-    def from_numpy(cls, array: NDArray[Any], device: Device | str) -> Self:
+    def from_numpy(cls, array: NDArray[Any], device: Device | str) -> "Tensor":
         """A copy of a NumPy array on a device, with its dtype, shape and, if it is dense, memory order.
 
         Raises:
@@ -47,12 +48,11 @@ class Tensor(Operand):
             raise TypeError(
                 f"from_numpy: {type(array).__qualname__} is no NumPy array; tensor(…) takes lists and numbers"
             )
-        array = np.asarray(array)
-        array = np.array(array, dtype=as_dtype(array.dtype), order="K", copy=True, subok=False)
-        return cls.adopt(array, device)
+        dtype = as_dtype(array.dtype)
+        return cls.adopt(np.array(array, dtype=dtype, order="K", copy=True, subok=False).view(dtype), device)
 
     @classmethod
-    def adopt(cls, array: NDArray[Any], device: Device | str) -> Self:
+    def adopt(cls, array: NDArray[Any], device: Device | str) -> "Tensor":
         """A tensor over a NumPy array that nobody will write to any more; on a CPU device without a copy.
 
         For readers of files, whose arrays are new or mapped (D11). An array
@@ -61,12 +61,12 @@ class Tensor(Operand):
         Raises:
             DTypeError: a tensor cannot have its dtype.
         """
-        place = Device(device)
-        if array.dtype != as_dtype(array.dtype):
+        place, dtype = Device(device), as_dtype(array.dtype)
+        if array.dtype != dtype:
             raise DTypeError(f"adopt: dtype {array.dtype} is not in this machine's byte order")
         if place.kind != "cpu":
             return cls._make(place.backend.upload(array, place.index), place)
-        return cls._make(dense(np, array.view()), place)
+        return cls._make(dense(np, array.view(dtype, np.ndarray)), place)
 
     # What it is
 
@@ -113,34 +113,29 @@ class Tensor(Operand):
     # Its elements, on the host
 
     def numpy(self) -> NDArray[Any]:
-        """A read-only NumPy view of a tensor on a CPU device.
+        """A NumPy view of a tensor on a CPU device; it is read-only, and stays so whatever one sets.
 
         Raises:
             DeviceError: it is on another kind of device.
         """
         if self._device.kind != "cpu":
             raise DeviceError(f"numpy: the tensor is on {self._device}; bring it to a CPU device first, with to_device")
-        return self._data.view()
+        data = self._data
+        buffer = data.view(np.uint16) if data.dtype == BFLOAT16 else data  # bfloat16 has no buffers of its own
+        return np.asarray(memoryview(buffer).toreadonly()).view(data.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def tobytes(self) -> bytes:
         """Its elements as little-endian bytes, row-major, from any device."""
-        host = (
-            self._data if self._device.kind == "cpu" else self._device.backend.download(self._data, self._device.index)
-        )
+        host = self._host()
         return host.astype(host.dtype.newbyteorder("<"), copy=False).tobytes()
 
     def _only(self, kind: type) -> Any:
         if self.size != 1:
             raise ShapeError(f"{kind.__name__}() takes a Tensor of one element; this one has shape {self.shape}")
-        return self._host().reshape(()).item()
-
-    def _host(self) -> NDArray[Any]:
-        if self._device.kind == "cpu":
-            return self._data
-        return self._device.backend.download(self._data, self._device.index)
+        return self._host().item()
 
     def __float__(self) -> float:
         return float(self._only(float))
@@ -162,11 +157,11 @@ class Tensor(Operand):
 
     # Where it is, and what it is of
 
-    def to_device(self, device: Device | str) -> Self:
+    def to_device(self, device: Device | str) -> "Tensor":
         """This tensor on a device: itself if it is there already (D4), else a copy that `transfer` counts (M44)."""
         return transfer.copy([self], device)[0]
 
-    def cast(self, dtype: Any) -> Self:
+    def cast(self, dtype: Any) -> "Tensor":
         """Its elements in another dtype; itself where it has that dtype. `ops.cast` says how they are converted."""
         return ops.cast(self, dtype)
 
@@ -182,7 +177,7 @@ class Tensor(Operand):
         """Whether it is a leaf that retains its gradient."""
         return isinstance(self._node, Leaf)
 
-    def require_grad(self) -> Self:
+    def require_grad(self) -> "Tensor":
         """This value as a leaf that retains its gradient (M70).
 
         Raises:
@@ -194,7 +189,7 @@ class Tensor(Operand):
             )
         return self.set_require_grad(True)
 
-    def set_require_grad(self, require: bool) -> Self:
+    def set_require_grad(self, require: bool) -> "Tensor":
         """This value as a new leaf that retains its gradient, or as an untracked one.
 
         On a device without autodiff it gives the tensor itself (M70).
@@ -210,30 +205,30 @@ class Tensor(Operand):
             raise AutodiffError("require_grad: the tensor was made by a recorded operation; detach() it first")
         return self._make(self._data, self._device, Leaf() if require else None)
 
-    def detach(self) -> Self:
+    def detach(self) -> "Tensor":
         """This value without its history; a leaf stays one that retains its gradient (M71)."""
         return self._make(self._data, self._device, Leaf() if self.is_require_grad else None)
 
-    def autodiff(self) -> Self:
+    def autodiff(self) -> "Tensor":
         """This value associated with autodiff, untracked unless it is tracked already (M71)."""
         return self if self._device.is_autodiff else self._make(self._data, self._device.autodiff())
 
-    def without_autodiff(self) -> Self:
+    def without_autodiff(self) -> "Tensor":
         """This value without autodiff association and history (M71)."""
         return self._make(self._data, self._device.inner()) if self._device.is_autodiff else self
 
     # Shape
 
-    def reshape(self, *shape: int) -> Self:
+    def reshape(self, *shape: int) -> "Tensor":
         """Its elements, row-major, in another shape; one extent may be -1. See `ops.reshape`."""
         return ops.reshape(self, *shape)
 
-    def transpose(self, *axes: int) -> Self:
+    def transpose(self, *axes: int) -> "Tensor":
         """Its axes in another order; without arguments reversed. A view."""
         return ops.transpose(self, *axes)
 
     @property
-    def T(self) -> Self:  # noqa: N802
+    def T(self) -> "Tensor":  # noqa: N802
         """Its last two axes exchanged; a view.
 
         Raises:
@@ -243,107 +238,107 @@ class Tensor(Operand):
             raise ShapeError(f"T exchanges the last two axes; this tensor has shape {self.shape}")
         return ops.swap_axes(self, -1, -2)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Any) -> "Tensor":
         return ops.index(self, index)
 
-    def __iter__(self) -> Iterator[Self]:
+    def __iter__(self) -> "Iterator[Tensor]":
         return (self[position] for position in range(len(self)))
 
     # Operators
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: Any) -> "Tensor":
         return ops.add(self, other)
 
-    def __radd__(self, other: Any) -> Self:
+    def __radd__(self, other: Any) -> "Tensor":
         return ops.add(other, self)
 
-    def __sub__(self, other: Any) -> Self:
+    def __sub__(self, other: Any) -> "Tensor":
         return ops.subtract(self, other)
 
-    def __rsub__(self, other: Any) -> Self:
+    def __rsub__(self, other: Any) -> "Tensor":
         return ops.subtract(other, self)
 
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self, other: Any) -> "Tensor":
         return ops.multiply(self, other)
 
-    def __rmul__(self, other: Any) -> Self:
+    def __rmul__(self, other: Any) -> "Tensor":
         return ops.multiply(other, self)
 
-    def __truediv__(self, other: Any) -> Self:
+    def __truediv__(self, other: Any) -> "Tensor":
         return ops.divide(self, other)
 
-    def __rtruediv__(self, other: Any) -> Self:
+    def __rtruediv__(self, other: Any) -> "Tensor":
         return ops.divide(other, self)
 
-    def __floordiv__(self, other: Any) -> Self:
+    def __floordiv__(self, other: Any) -> "Tensor":
         return ops.floor_divide(self, other)
 
-    def __rfloordiv__(self, other: Any) -> Self:
+    def __rfloordiv__(self, other: Any) -> "Tensor":
         return ops.floor_divide(other, self)
 
-    def __mod__(self, other: Any) -> Self:
+    def __mod__(self, other: Any) -> "Tensor":
         return ops.remainder(self, other)
 
-    def __rmod__(self, other: Any) -> Self:
+    def __rmod__(self, other: Any) -> "Tensor":
         return ops.remainder(other, self)
 
-    def __pow__(self, other: Any) -> Self:
+    def __pow__(self, other: Any) -> "Tensor":
         return ops.power(self, other)
 
-    def __rpow__(self, other: Any) -> Self:
+    def __rpow__(self, other: Any) -> "Tensor":
         return ops.power(other, self)
 
-    def __matmul__(self, other: Any) -> Self:
+    def __matmul__(self, other: Any) -> "Tensor":
         return ops.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Self:
+    def __rmatmul__(self, other: Any) -> "Tensor":
         return ops.matmul(other, self)
 
-    def __neg__(self) -> Self:
+    def __neg__(self) -> "Tensor":
         return ops.negative(self)
 
-    def __abs__(self) -> Self:
+    def __abs__(self) -> "Tensor":
         return ops.absolute(self)
 
-    def __invert__(self) -> Self:
+    def __invert__(self) -> "Tensor":
         return ops.logical_not(self)
 
-    def __and__(self, other: Any) -> Self:
+    def __and__(self, other: Any) -> "Tensor":
         return ops.logical_and(self, other)
 
-    def __rand__(self, other: Any) -> Self:
+    def __rand__(self, other: Any) -> "Tensor":
         return ops.logical_and(other, self)
 
-    def __or__(self, other: Any) -> Self:
+    def __or__(self, other: Any) -> "Tensor":
         return ops.logical_or(self, other)
 
-    def __ror__(self, other: Any) -> Self:
+    def __ror__(self, other: Any) -> "Tensor":
         return ops.logical_or(other, self)
 
-    def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __eq__(self, other: Any) -> "Tensor":  # pyright: ignore[reportIncompatibleMethodOverride]
         return ops.equal(self, other)
 
-    def __ne__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __ne__(self, other: Any) -> "Tensor":  # pyright: ignore[reportIncompatibleMethodOverride]
         return ops.not_equal(self, other)
 
-    def __lt__(self, other: Any) -> Self:
+    def __lt__(self, other: Any) -> "Tensor":
         return ops.less(self, other)
 
-    def __le__(self, other: Any) -> Self:
+    def __le__(self, other: Any) -> "Tensor":
         return ops.less_equal(self, other)
 
-    def __gt__(self, other: Any) -> Self:
+    def __gt__(self, other: Any) -> "Tensor":
         return ops.greater(self, other)
 
-    def __ge__(self, other: Any) -> Self:
+    def __ge__(self, other: Any) -> "Tensor":
         return ops.greater_equal(self, other)
 
     __hash__ = object.__hash__
 
-    def __copy__(self) -> Self:
+    def __copy__(self) -> "Tensor":
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: Any) -> "Tensor":
         return self
 
     def __reduce__(self) -> Any:
@@ -365,6 +360,8 @@ def tensor(data: Any, *, device: Device | str, dtype: Any = None) -> Tensor:
     """
     if isinstance(data, Tensor):
         raise TypeError("tensor: data is a Tensor already; to_device moves it, cast changes its dtype")
+    if isinstance(data, (list, tuple)) and any(isinstance(part, Tensor) for part in data):
+        raise TypeError("tensor: data has Tensors among its parts; join them with ops.stack or ops.concatenate")
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -394,4 +391,4 @@ def _converted(array: NDArray[Any], dtype: DType) -> NDArray[Any]:
         low, high = int(array.min()), int(array.max())
         if low < limits.min or high > limits.max:
             raise DTypeError(f"tensor: numbers from {low} to {high} do not fit {dtype}")
-    return np.array(array, dtype=dtype, order="K", copy=True, subok=False)
+    return cast_array(np, array, dtype)

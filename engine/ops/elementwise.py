@@ -8,228 +8,244 @@ float32 and round once.
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engine.dtype import BOOL, FLOATS, INTS, DType, as_dtype
+from engine.dtype import FLOATS, INTS
 from engine.errors import DTypeError
-from engine.primitive import Operand, Primitive, not_a_tensor, scalar
+from engine.primitive import BOOLEANS, NUMBERS, Operand, Primitive, check_alike, checked_operand, scalar
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
 
 Number: TypeAlias = "Tensor | float"
 
-_NUMBERS = FLOATS | INTS
-_BOOLEANS = frozenset({BOOL})
 
-
-def _binary(primitive: Primitive, a: Any, b: Any, takes: frozenset[DType] | None) -> "Tensor":
-    """`primitive` of two tensors, or of a tensor and a scalar; `takes` are the dtypes it has (None: all)."""
+def _binary(primitive: Primitive, a: Any, b: Any) -> "Tensor":
+    """`primitive` of two tensors, or of a tensor and a scalar."""
     if not isinstance(b, Operand):
-        if not isinstance(a, Operand):
-            raise not_a_tensor(primitive.name, a)
         b = scalar(primitive.name, b, a)
     elif not isinstance(a, Operand):
         a = scalar(primitive.name, a, b)
-    if takes is not None:
-        check_dtype(primitive.name, b if isinstance(b, Operand) else a, takes)
     return primitive(a, b)
-
-
-def _unary(primitive: Primitive, x: "Tensor", takes: frozenset[DType]) -> "Tensor":
-    check_dtype(primitive.name, x, takes)
-    return primitive(x)
-
-
-def check_dtype(name: str, operand: Operand, takes: frozenset[DType]) -> None:
-    """Refuse an operand whose dtype the operation does not have.
-
-    Raises:
-        TypeError: `operand` is no Tensor.
-        DTypeError: its dtype is not in `takes`.
-    """
-    if not isinstance(operand, Operand):
-        raise not_a_tensor(name, operand)
-    if operand._data.dtype not in takes:
-        way = "use // or cast to a float dtype" if name == "divide" else "cast it first"
-        raise DTypeError(f"{name}: not for a tensor of dtype {operand._data.dtype}; {way}")
 
 
 # Arithmetic
 
-_ADD = Primitive("add", lambda xp, a, b: xp.add(a, b))
-_SUBTRACT = Primitive("subtract", lambda xp, a, b: xp.subtract(a, b))
-_MULTIPLY = Primitive("multiply", lambda xp, a, b: xp.multiply(a, b))
-_DIVIDE = Primitive("divide", lambda xp, a, b: xp.divide(a, b))
-_FLOOR_DIVIDE = Primitive("floor_divide", lambda xp, a, b: xp.floor_divide(a, b))
-_REMAINDER = Primitive("remainder", lambda xp, a, b: xp.remainder(a, b))
-_POWER = Primitive("power", lambda xp, a, b: xp.power(a, b), wide=True)
-_MAXIMUM = Primitive("maximum", lambda xp, a, b: xp.maximum(a, b))
-_MINIMUM = Primitive("minimum", lambda xp, a, b: xp.minimum(a, b))
-_NEGATIVE = Primitive("negative", lambda xp, x: xp.negative(x))
-_ABSOLUTE = Primitive("absolute", lambda xp, x: xp.absolute(x))
+_ADD = Primitive("add", lambda xp, a, b: xp.add(a, b), takes=NUMBERS, scalars=True)
+_SUBTRACT = Primitive("subtract", lambda xp, a, b: xp.subtract(a, b), takes=NUMBERS, scalars=True)
+_MULTIPLY = Primitive("multiply", lambda xp, a, b: xp.multiply(a, b), takes=NUMBERS, scalars=True)
+_DIVIDE = Primitive("divide", lambda xp, a, b: xp.divide(a, b), takes=FLOATS, scalars=True)
+_FLOOR_DIVIDE = Primitive("floor_divide", lambda xp, a, b: xp.floor_divide(a, b), takes=NUMBERS, scalars=True)
+_REMAINDER = Primitive("remainder", lambda xp, a, b: xp.remainder(a, b), takes=NUMBERS, scalars=True)
+_POWER = Primitive("power", lambda xp, a, b: xp.power(a, b), takes=NUMBERS, wide=True, scalars=True)
+_MAXIMUM = Primitive("maximum", lambda xp, a, b: xp.maximum(a, b), scalars=True)
+_MINIMUM = Primitive("minimum", lambda xp, a, b: xp.minimum(a, b), scalars=True)
+_NEGATIVE = Primitive("negative", lambda xp, x: xp.negative(x), takes=NUMBERS)
+_ABSOLUTE = Primitive("absolute", lambda xp, x: xp.absolute(x), takes=NUMBERS)
+_SQUARE = Primitive("square", lambda xp, x: x * x, takes=NUMBERS)
 
 
 def add(a: Number, b: Number) -> "Tensor":
     """a + b."""
-    return _binary(_ADD, a, b, _NUMBERS)
+    return _binary(_ADD, a, b)
 
 
 def subtract(a: Number, b: Number) -> "Tensor":
     """a − b."""
-    return _binary(_SUBTRACT, a, b, _NUMBERS)
+    return _binary(_SUBTRACT, a, b)
 
 
 def multiply(a: Number, b: Number) -> "Tensor":
     """a · b, element by element."""
-    return _binary(_MULTIPLY, a, b, _NUMBERS)
+    return _binary(_MULTIPLY, a, b)
 
 
 def divide(a: Number, b: Number) -> "Tensor":
     """a / b, of floats."""
-    return _binary(_DIVIDE, a, b, FLOATS)
+    return _binary(_DIVIDE, a, b)
 
 
 def floor_divide(a: Number, b: Number) -> "Tensor":
     """⌊a / b⌋."""
-    return _binary(_FLOOR_DIVIDE, a, b, _NUMBERS)
+    return _binary(_FLOOR_DIVIDE, a, b)
 
 
 def remainder(a: Number, b: Number) -> "Tensor":
     """a − b · ⌊a / b⌋; it has the sign of b."""
-    return _binary(_REMAINDER, a, b, _NUMBERS)
+    return _binary(_REMAINDER, a, b)
 
 
 def power(a: Number, b: Number) -> "Tensor":
-    """aᵇ."""
-    return _binary(_POWER, a, b, _NUMBERS)
+    """aᵇ.
+
+    Raises:
+        DTypeError: a negative exponent of integers, whose power is none. (On a GPU, reading the exponents waits.)
+    """
+    exponent = scalar("power", b, a) if not isinstance(b, Operand) else b._host()
+    if exponent.dtype in INTS and exponent.size and exponent.min() < 0:
+        raise DTypeError("power: a negative exponent of integers; cast them to a float dtype first")
+    return _binary(_POWER, a, b)
 
 
 def maximum(a: Number, b: Number) -> "Tensor":
     """The larger of a and b; NaN where either is."""
-    return _binary(_MAXIMUM, a, b, None)
+    return _binary(_MAXIMUM, a, b)
 
 
 def minimum(a: Number, b: Number) -> "Tensor":
     """The smaller of a and b; NaN where either is."""
-    return _binary(_MINIMUM, a, b, None)
+    return _binary(_MINIMUM, a, b)
 
 
 def negative(x: "Tensor") -> "Tensor":
     """−x."""
-    return _unary(_NEGATIVE, x, _NUMBERS)
+    return _NEGATIVE(x)
 
 
 def absolute(x: "Tensor") -> "Tensor":
     """|x|."""
-    return _unary(_ABSOLUTE, x, _NUMBERS)
+    return _ABSOLUTE(x)
+
+
+def square(x: "Tensor") -> "Tensor":
+    """x²."""
+    return _SQUARE(x)
+
+
+def _clip_array(xp: Any, x: Any, low: Any, high: Any) -> Any:
+    if low is not None:
+        x = xp.maximum(x, low)
+    return x if high is None else xp.minimum(x, high)
+
+
+_CLIP = Primitive("clip", _clip_array, takes=NUMBERS)
+
+
+def clip(x: "Tensor", low: float | None = None, high: float | None = None) -> "Tensor":
+    """x, but `low` where it is below that and `high` where it is above; NaN stays.
+
+    Args:
+        x: numbers.
+        low: a scalar, or None for no lower bound.
+        high: likewise; where it is below `low`, it wins.
+    """
+    bounds = {"low": low, "high": high}
+    return _CLIP(x, **{name: None if bound is None else scalar("clip", bound, x) for name, bound in bounds.items()})
 
 
 # Elementary functions of floats
 
-_EXP = Primitive("exp", lambda xp, x: xp.exp(x), wide=True)
-_LOG = Primitive("log", lambda xp, x: xp.log(x), wide=True)
-_SQRT = Primitive("sqrt", lambda xp, x: xp.sqrt(x), wide=True)
-_SIN = Primitive("sin", lambda xp, x: xp.sin(x), wide=True)
-_COS = Primitive("cos", lambda xp, x: xp.cos(x), wide=True)
-_TANH = Primitive("tanh", lambda xp, x: xp.tanh(x), wide=True)
-_RECIPROCAL = Primitive("reciprocal", lambda xp, x: xp.reciprocal(x), wide=True)
+_EXP = Primitive("exp", lambda xp, x: xp.exp(x), takes=FLOATS, wide=True)
+_LOG = Primitive("log", lambda xp, x: xp.log(x), takes=FLOATS, wide=True)
+_SQRT = Primitive("sqrt", lambda xp, x: xp.sqrt(x), takes=FLOATS, wide=True)
+_RSQRT = Primitive("rsqrt", lambda xp, x: 1 / xp.sqrt(x), takes=FLOATS, wide=True)
+_SIN = Primitive("sin", lambda xp, x: xp.sin(x), takes=FLOATS, wide=True)
+_COS = Primitive("cos", lambda xp, x: xp.cos(x), takes=FLOATS, wide=True)
+_TANH = Primitive("tanh", lambda xp, x: xp.tanh(x), takes=FLOATS, wide=True)
+_RECIPROCAL = Primitive("reciprocal", lambda xp, x: 1 / x, takes=FLOATS, wide=True)
 
 
 def exp(x: "Tensor") -> "Tensor":
     """eˣ."""
-    return _unary(_EXP, x, FLOATS)
+    return _EXP(x)
 
 
 def log(x: "Tensor") -> "Tensor":
     """Natural logarithm; −∞ at 0, NaN below."""
-    return _unary(_LOG, x, FLOATS)
+    return _LOG(x)
 
 
 def sqrt(x: "Tensor") -> "Tensor":
     """√x; NaN below 0."""
-    return _unary(_SQRT, x, FLOATS)
+    return _SQRT(x)
+
+
+def rsqrt(x: "Tensor") -> "Tensor":
+    """1 / √x; ∞ at 0, NaN below."""
+    return _RSQRT(x)
 
 
 def sin(x: "Tensor") -> "Tensor":
     """Sine of x in radians."""
-    return _unary(_SIN, x, FLOATS)
+    return _SIN(x)
 
 
 def cos(x: "Tensor") -> "Tensor":
     """Cosine of x in radians."""
-    return _unary(_COS, x, FLOATS)
+    return _COS(x)
 
 
 def tanh(x: "Tensor") -> "Tensor":
     """Hyperbolic tangent."""
-    return _unary(_TANH, x, FLOATS)
+    return _TANH(x)
 
 
 def reciprocal(x: "Tensor") -> "Tensor":
     """1 / x, of floats."""
-    return _unary(_RECIPROCAL, x, FLOATS)
+    return _RECIPROCAL(x)
 
 
 # Comparison and logic
 
-_EQUAL = Primitive("equal", lambda xp, a, b: xp.equal(a, b))
-_NOT_EQUAL = Primitive("not_equal", lambda xp, a, b: xp.not_equal(a, b))
-_LESS = Primitive("less", lambda xp, a, b: xp.less(a, b))
-_LESS_EQUAL = Primitive("less_equal", lambda xp, a, b: xp.less_equal(a, b))
-_GREATER = Primitive("greater", lambda xp, a, b: xp.greater(a, b))
-_GREATER_EQUAL = Primitive("greater_equal", lambda xp, a, b: xp.greater_equal(a, b))
-_AND = Primitive("logical_and", lambda xp, a, b: xp.logical_and(a, b))
-_OR = Primitive("logical_or", lambda xp, a, b: xp.logical_or(a, b))
-_NOT = Primitive("logical_not", lambda xp, x: xp.logical_not(x))
-_WHERE = Primitive("where", lambda xp, condition, a, b: xp.where(condition, a, b), mixed=True)
+_EQUAL = Primitive("equal", lambda xp, a, b: xp.equal(a, b), scalars=True)
+_NOT_EQUAL = Primitive("not_equal", lambda xp, a, b: xp.not_equal(a, b), scalars=True)
+_LESS = Primitive("less", lambda xp, a, b: xp.less(a, b), scalars=True)
+_LESS_EQUAL = Primitive("less_equal", lambda xp, a, b: xp.less_equal(a, b), scalars=True)
+_GREATER = Primitive("greater", lambda xp, a, b: xp.greater(a, b), scalars=True)
+_GREATER_EQUAL = Primitive("greater_equal", lambda xp, a, b: xp.greater_equal(a, b), scalars=True)
+_AND = Primitive("logical_and", lambda xp, a, b: xp.logical_and(a, b), takes=BOOLEANS, scalars=True)
+_OR = Primitive("logical_or", lambda xp, a, b: xp.logical_or(a, b), takes=BOOLEANS, scalars=True)
+_NOT = Primitive("logical_not", lambda xp, x: xp.logical_not(x), takes=BOOLEANS)
+_WHERE = Primitive(
+    "where", lambda xp, condition, a, b: xp.where(condition, a, b), takes=BOOLEANS, mixed=True, scalars=True
+)
 
 
 def equal(a: Number, b: Number) -> "Tensor":
     """a = b, bool."""
-    return _binary(_EQUAL, a, b, None)
+    return _binary(_EQUAL, a, b)
 
 
 def not_equal(a: Number, b: Number) -> "Tensor":
     """a ≠ b, bool."""
-    return _binary(_NOT_EQUAL, a, b, None)
+    return _binary(_NOT_EQUAL, a, b)
 
 
 def less(a: Number, b: Number) -> "Tensor":
     """a < b, bool."""
-    return _binary(_LESS, a, b, None)
+    return _binary(_LESS, a, b)
 
 
 def less_equal(a: Number, b: Number) -> "Tensor":
     """a ≤ b, bool."""
-    return _binary(_LESS_EQUAL, a, b, None)
+    return _binary(_LESS_EQUAL, a, b)
 
 
 def greater(a: Number, b: Number) -> "Tensor":
     """a > b, bool."""
-    return _binary(_GREATER, a, b, None)
+    return _binary(_GREATER, a, b)
 
 
 def greater_equal(a: Number, b: Number) -> "Tensor":
     """a ≥ b, bool."""
-    return _binary(_GREATER_EQUAL, a, b, None)
+    return _binary(_GREATER_EQUAL, a, b)
 
 
 def logical_and(a: Number, b: Number) -> "Tensor":
     """Both, of booleans."""
-    return _binary(_AND, a, b, _BOOLEANS)
+    return _binary(_AND, a, b)
 
 
 def logical_or(a: Number, b: Number) -> "Tensor":
     """Either, of booleans."""
-    return _binary(_OR, a, b, _BOOLEANS)
+    return _binary(_OR, a, b)
 
 
 def logical_not(x: "Tensor") -> "Tensor":
     """Not, of booleans."""
-    return _unary(_NOT, x, _BOOLEANS)
+    return _NOT(x)
 
 
 def where(condition: "Tensor", a: Number, b: Number) -> "Tensor":
-    """`a` where the condition holds, else `b`; the three broadcast.
+    """`a` where the condition holds, else `b`; the three broadcast. ``where(mask, 0.0, x)`` fills masked places.
 
     Args:
         condition: bool.
@@ -239,29 +255,9 @@ def where(condition: "Tensor", a: Number, b: Number) -> "Tensor":
     Raises:
         DTypeError: the condition is no bool tensor, or `a` and `b` differ in dtype.
     """
-    check_dtype("where", condition, _BOOLEANS)
-    if not isinstance(b, Operand):
-        if not isinstance(a, Operand):
-            raise TypeError("where: neither choice is a Tensor; make one with tensor(…, device=…)")
-        b = scalar("where", b, a)
-    elif not isinstance(a, Operand):
-        a = scalar("where", a, b)
-    if isinstance(a, Operand) and isinstance(b, Operand) and a._data.dtype != b._data.dtype:
-        raise DTypeError(f"where: choices have dtypes {a._data.dtype} and {b._data.dtype}; cast one")
-    return _WHERE(condition, a, b)
-
-
-# Dtypes
-
-
-def _cast_array(xp: Any, x: Any, dtype: DType) -> Any:
-    return x.astype(dtype)
-
-
-_CAST = Primitive("cast", _cast_array)
-
-
-def cast(x: "Tensor", dtype: Any) -> "Tensor":
-    """x in another dtype."""
-    of = as_dtype(dtype)
-    return x if x._data.dtype == of else _CAST(x, dtype=of)
+    checked_operand("where", condition)
+    chosen, otherwise = a, b if isinstance(b, Operand) else scalar("where", b, a)
+    if not isinstance(a, Operand):
+        chosen = scalar("where", a, b)
+    check_alike("where", chosen, otherwise)
+    return _WHERE(condition, chosen, otherwise)

@@ -4,53 +4,61 @@ Results are dense (see `engine.primitive`): transposes and reshapes are views
 where they can be, a slice is a view where it has no gaps and otherwise a copy.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.backend import Array
-from engine.dtype import INT64, INTS
-from engine.errors import DTypeError, ShapeError
-from engine.primitive import Operand, Primitive, dense, not_a_tensor
+from engine.errors import ShapeError
+from engine.primitive import Operand, Primitive, checked_operand, dense
+
+from .checks import checked_axis
+from .indexing import take
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
 
+
+def _broadcast_to_array(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
+    return xp.array(xp.broadcast_to(x, shape), order="C", copy=True)
+
+
+def _tril_array(xp: Any, x: Array, diagonal: int) -> Array:
+    rows, columns = x.shape[-2:]
+    return xp.where(xp.arange(columns) <= xp.arange(rows)[:, None] + diagonal, x, x.dtype.type(0))
+
+
 _RESHAPE = Primitive("reshape", lambda xp, x, shape: x.reshape(shape))
-_TRANSPOSE = Primitive("transpose", lambda xp, x, axes: xp.transpose(x, axes or None))
+_TRANSPOSE = Primitive("transpose", lambda xp, x, axes: x.transpose(axes))
 _SWAP_AXES = Primitive("swap_axes", lambda xp, x, first, second: xp.swapaxes(x, first, second))
-_BROADCAST_TO = Primitive(
-    "broadcast_to", lambda xp, x, shape: xp.array(xp.broadcast_to(x, shape), order="C", copy=True)
-)
+_BROADCAST_TO = Primitive("broadcast_to", _broadcast_to_array)
 _CONCATENATE = Primitive("concatenate", lambda xp, *arrays, axis: xp.concatenate(arrays, axis=axis))
 _STACK = Primitive("stack", lambda xp, *arrays, axis: xp.stack(arrays, axis=axis))
-_SLICE = Primitive("index", lambda xp, x, index: dense(xp, x[index]))
+_INDEX = Primitive("index", lambda xp, x, at: dense(xp, x[at]))
+_SPLIT = Primitive("split", lambda xp, x, at: dense(xp, x[at]))
+_TRIL = Primitive("tril", _tril_array)
 
 
-def _taken(xp: Any, x: Array, indices: Array, axis: int) -> Array:
-    return xp.take(x, indices, axis=axis)
-
-
-_TAKE = Primitive("take", _taken, mixed=True)
-
-
-def reshape(x: "Tensor", *shape: int) -> "Tensor":
+def reshape(x: "Tensor", *shape: int | Sequence[int]) -> "Tensor":
     """The elements of x, row-major, in another shape; one extent may be -1 and is worked out.
 
     Raises:
         ShapeError: the number of elements differs.
     """
-    extents = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-    return _RESHAPE(x, shape=tuple(extents))
+    return _RESHAPE(x, shape=_given(shape))
 
 
-def transpose(x: "Tensor", *axes: int) -> "Tensor":
+def transpose(x: "Tensor", *axes: int | Sequence[int]) -> "Tensor":
     """x with its axes in another order, all of them named; without any reversed. A view.
 
     Raises:
         ShapeError: `axes` is no permutation of x's axes.
     """
-    order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
-    return _TRANSPOSE(x, axes=tuple(order))
+    return _TRANSPOSE(x, axes=_given(axes) or None)
+
+
+def _given(numbers: tuple[Any, ...]) -> tuple[int, ...]:
+    """Integers that were given one by one, or as one sequence."""
+    return tuple(numbers[0]) if len(numbers) == 1 and isinstance(numbers[0], Sequence) else numbers
 
 
 def swap_axes(x: "Tensor", first: int, second: int) -> "Tensor":
@@ -71,26 +79,42 @@ def broadcast_to(x: "Tensor", shape: Sequence[int]) -> "Tensor":
     return _BROADCAST_TO(x, shape=tuple(shape))
 
 
-def concatenate(tensors: "Sequence[Tensor]", axis: int) -> "Tensor":
+def tril(x: "Tensor", diagonal: int = 0) -> "Tensor":
+    """x with 0 (False) above a diagonal of its last two axes: the main one, or one so many places to its right.
+
+    Raises:
+        ShapeError: x has rank 0 or 1.
+    """
+    if checked_operand("tril", x)._data.ndim < 2:
+        raise ShapeError(f"tril: a tensor of shape {x._data.shape} has no diagonal; it must have two axes")
+    return _TRIL(x, diagonal=diagonal)
+
+
+def concatenate(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
     """Tensors one after another along an axis, their other extents equal.
 
     Raises:
         ShapeError: there is no tensor, no such axis, or other extents differ.
     """
-    if not tensors:
-        raise ShapeError("concatenate: no tensors")
-    return _CONCATENATE(*tensors, axis=axis)
+    return _CONCATENATE(*_some("concatenate", tensors), axis=axis)
 
 
-def stack(tensors: "Sequence[Tensor]", axis: int) -> "Tensor":
+def stack(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
     """Tensors of one shape along a new axis.
 
     Raises:
         ShapeError: there is no tensor, or shapes differ.
     """
-    if not tensors:
-        raise ShapeError("stack: no tensors")
-    return _STACK(*tensors, axis=axis)
+    return _STACK(*_some("stack", tensors), axis=axis)
+
+
+def _some(name: str, tensors: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(tensors, Operand):
+        raise TypeError(f"{name}: takes a list of Tensors, not one Tensor")
+    given = tuple(tensors)
+    if not given:
+        raise ShapeError(f"{name}: no tensors")
+    return given
 
 
 def split(x: "Tensor", sizes: Sequence[int], axis: int) -> "list[Tensor]":
@@ -99,15 +123,13 @@ def split(x: "Tensor", sizes: Sequence[int], axis: int) -> "list[Tensor]":
     Raises:
         ShapeError: x has no such axis, or the extents do not sum to its extent.
     """
-    shape = _operand("split", x)._data.shape
-    if not -len(shape) <= axis < len(shape):
-        raise ShapeError(f"split: a tensor of shape {shape} has no axis {axis}")
-    place = axis % len(shape)
-    if sum(sizes) != shape[place] or any(size < 0 for size in sizes):
-        raise ShapeError(f"split: sizes {list(sizes)} do not cut an axis of extent {shape[place]}")
+    place = checked_axis("split", x, axis)
+    extent = x._data.shape[place]
+    if sum(sizes) != extent or any(size < 0 for size in sizes):
+        raise ShapeError(f"split: sizes {list(sizes)} do not cut an axis of extent {extent}")
     pieces, start = [], 0
     for size in sizes:
-        pieces.append(_SLICE(x, index=(slice(None),) * place + (slice(start, start + size),)))
+        pieces.append(_SPLIT(x, at=(slice(None),) * place + (slice(start, start + size),)))
         start += size
     return pieces
 
@@ -117,57 +139,21 @@ def index(x: "Tensor", at: Any) -> "Tensor":
 
     Raises:
         IndexError: an index is out of range, or there are more than axes.
+        DTypeError: `at` is a tensor of no integers.
         TypeError: `at` holds something else.
     """
     if isinstance(at, Operand):
-        return take(x, at, 0)
-    parts = at if isinstance(at, tuple) else (at,)
-    for part in parts:
-        if isinstance(part, bool) or not (
-            part is None or part is ... or isinstance(part, slice) or hasattr(part, "__index__")
-        ):
-            raise TypeError(
-                f"index: {part!r} is no integer, slice, None or ...; one tensor of integers may stand alone"
-            )
-    return _SLICE(x, index=parts)
+        return take(x, cast("Tensor", at), 0)
+    return _INDEX(x, at=tuple(map(_part, at)) if isinstance(at, tuple) else _part(at))
 
 
-def take(x: "Tensor", indices: "Tensor", axis: int = 0) -> "Tensor":
-    """Elements of x along an axis, by position: shape of x with the axis replaced by the shape of `indices`.
-
-    Args:
-        x: any tensor of rank 1 or more.
-        indices: an integer dtype; from 0 up to, without, the extent of the axis.
-        axis: the axis of x.
-
-    Raises:
-        IndexError: an index is out of range.
-        DTypeError: `indices` are no integers.
-        ShapeError: x has no such axis.
-    """
-    _operand("take", x)
-    if _operand("take", indices)._data.dtype not in INTS:
-        raise DTypeError(f"take: indices of dtype {indices._data.dtype}; they must be integers, such as {INT64}")
-    if not -x._data.ndim <= axis < x._data.ndim:
-        raise ShapeError(f"take: a tensor of shape {x._data.shape} has no axis {axis}")
-    check_indices("take", indices, x._data.shape[axis])
-    return _TAKE(x, indices, axis=axis)
-
-
-def check_indices(name: str, indices: "Tensor", extent: int) -> None:
-    """Refuse indices out of range: CuPy would wrap them around without a word.
-
-    Raises:
-        IndexError: one is below 0 or not below `extent`.
-    """
-    if indices._data.size == 0:
-        return
-    low, high = int(indices._host().min()), int(indices._host().max())
-    if low < 0 or high >= extent:
-        raise IndexError(f"{name}: index {low if low < 0 else high} is out of range for an axis of extent {extent}")
-
-
-def _operand(name: str, value: Any) -> Any:
-    if not isinstance(value, Operand):
-        raise not_a_tensor(name, value)
-    return value
+def _part(part: Any) -> Any:
+    """One part of an index; an integer as Python's own (a Tensor of one is taken for its value)."""
+    if part is None or part is ... or isinstance(part, slice):
+        return part
+    if isinstance(part, bool) or not hasattr(part, "__index__"):
+        raise TypeError(
+            f"index: {part!r} is no integer, slice, None or ...; a tensor of integers may stand alone, "
+            "and where() chooses by booleans"
+        )
+    return part.__index__()

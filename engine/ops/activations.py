@@ -1,0 +1,104 @@
+"""Activations of floats, element by element. float16 and bfloat16 are computed in float32 and rounded once."""
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from engine.backend import Array
+from engine.dtype import FLOATS
+from engine.primitive import NUMBERS, Primitive, quiet
+
+from .gaussian import scaled_tail
+
+if TYPE_CHECKING:
+    from engine.tensor import Tensor
+
+_TANH_SCALE: Final = 2 * (2 / 3.141592653589793) ** 0.5  # twice: ½ (1 + tanh u) = 1 / (1 + e^(−2u))
+_TANH_CUBE: Final = 0.044715 * _TANH_SCALE
+
+
+def _relu_array(xp: Any, x: Array) -> Array:
+    return xp.maximum(x, x.dtype.type(0))
+
+
+def _sigmoid_array(xp: Any, x: Array) -> Array:
+    with quiet():  # e^(−x) may be infinite, and its reciprocal 0
+        y = xp.exp(-x)
+    y += 1
+    return 1 / y
+
+
+def _silu_array(xp: Any, x: Array) -> Array:
+    with quiet():
+        y = xp.exp(-x)
+        y += 1
+        return x / y
+
+
+def _gelu_array(xp: Any, x: Array) -> Array:
+    size = xp.minimum(abs(x), 40)  # beyond, the tail is 0 in every dtype
+    y = size * size
+    y *= -0.5
+    y = xp.exp(y)
+    y *= scaled_tail(size)
+    y *= size
+    return xp.maximum(x, 0) - y  # |x| Q(|x|) less than x or than 0: nothing cancels, far out to the left
+
+
+def _gelu_tanh_array(xp: Any, x: Array) -> Array:
+    with quiet():  # x² and e^(−2u) may be infinite, and the result is right
+        y = x * x
+        y *= -_TANH_CUBE
+        y -= _TANH_SCALE
+        y *= x
+        y = xp.exp(y)
+        y += 1
+        return x / y
+
+
+def _softplus_array(xp: Any, x: Array) -> Array:
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+
+
+_RELU = Primitive("relu", _relu_array, takes=NUMBERS)
+_SIGMOID = Primitive("sigmoid", _sigmoid_array, takes=FLOATS, wide=True)
+_SILU = Primitive("silu", _silu_array, takes=FLOATS, wide=True)
+_GELU = Primitive("gelu", _gelu_array, takes=FLOATS, wide=True)
+_GELU_TANH = Primitive("gelu", _gelu_tanh_array, takes=FLOATS, wide=True)
+_SOFTPLUS = Primitive("softplus", _softplus_array, takes=FLOATS, wide=True)
+
+
+def relu(x: "Tensor") -> "Tensor":
+    """max(x, 0), of numbers; NaN stays."""
+    return _RELU(x)
+
+
+def sigmoid(x: "Tensor") -> "Tensor":
+    """1 / (1 + e^(−x)); 0 where e^(−x) overflows."""
+    return _SIGMOID(x)
+
+
+def silu(x: "Tensor") -> "Tensor":
+    """x · sigmoid(x), also called swish; NaN at −∞."""
+    return _SILU(x)
+
+
+def gelu(x: "Tensor", approximate: Literal["none", "tanh"] = "none") -> "Tensor":
+    """x · Φ(x), with the distribution function Φ of the standard normal distribution.
+
+    Args:
+        x: floats.
+        approximate: ``"none"``: Φ(x) = ½ (1 + erf(x / √2)), to about 4 ulp of x; ``"tanh"``: in its place
+            ½ (1 + tanh(√(2/π) (x + 0.044715 x³))), as GPT-2 has it.
+
+    Raises:
+        ValueError: `approximate` is neither.
+
+    Source: D. Hendrycks, K. Gimpel, "Gaussian error linear units" (2016).
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
+    return _GELU(x) if approximate == "none" else _GELU_TANH(x)
+
+
+def softplus(x: "Tensor") -> "Tensor":
+    """log(1 + eˣ), without overflow."""
+    return _SOFTPLUS(x)

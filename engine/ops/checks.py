@@ -1,0 +1,96 @@
+"""What the functions of tensors refuse before they compute: axes, indices and shapes that are not there."""
+
+from math import prod
+from typing import Any, TypeAlias
+
+from engine.dtype import INTS
+from engine.errors import DTypeError, ShapeError
+from engine.primitive import checked_operand
+
+Axes: TypeAlias = int | tuple[int, ...] | None
+
+
+def checked_axis(name: str, x: Any, axis: int) -> int:
+    """`axis` of a tensor, counted from the front.
+
+    Raises:
+        TypeError: x is no Tensor, or `axis` no integer.
+        ShapeError: x has no such axis.
+    """
+    shape = checked_operand(name, x)._data.shape
+    position = axis.__index__()
+    if not -len(shape) <= position < len(shape):
+        raise ShapeError(f"{name}: a tensor of shape {shape} has no axis {axis}")
+    return position % len(shape)
+
+
+def checked_axes(name: str, x: Any, axis: Axes) -> tuple[int, ...]:
+    """Axes of a tensor, counted from the front; None stands for all of them.
+
+    Raises:
+        TypeError: x is no Tensor, or an axis no integer.
+        ShapeError: x lacks one of the axes, or one is named twice.
+    """
+    if axis is None:
+        return tuple(range(checked_operand(name, x)._data.ndim))
+    axes = tuple(checked_axis(name, x, one) for one in (axis if isinstance(axis, tuple) else (axis,)))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: axis {axis} of a tensor of shape {x._data.shape} names one axis twice")
+    return axes
+
+
+def refuse_nothing(name: str, x: Any, axes: tuple[int, ...]) -> None:
+    """Refuse a reduction that has no value for no elements, and would have to give one.
+
+    Raises:
+        ShapeError: the axes have no elements, and the result has some.
+    """
+    shape = x._data.shape
+    if 0 in shape and 0 in (shape[axis] for axis in axes):
+        kept = prod(extent for axis, extent in enumerate(shape) if axis not in axes)
+        if kept:
+            raise ShapeError(f"{name}: of no elements there is none (a tensor of shape {shape}, over axes {axes})")
+
+
+def check_indices(name: str, indices: Any, extent: int, what: str = "index", of: str = "an axis of extent") -> None:
+    """Refuse indices that are no integers, or are out of range: CuPy would wrap those around without a word.
+
+    They are read on the host; for a tensor on a GPU this waits.
+
+    Raises:
+        TypeError: `indices` is no Tensor.
+        DTypeError: its dtype is no integer one.
+        IndexError: one is below 0, or not below `extent`.
+    """
+    if checked_operand(name, indices)._data.dtype not in INTS:
+        raise DTypeError(f"{name}: {what} of dtype {indices._data.dtype}; it must be of integers, such as int64")
+    host = indices._host()
+    if host.size == 0:
+        return
+    low, high = int(host.min()), int(host.max())
+    if low < 0 or high >= extent:
+        raise IndexError(f"{name}: {what} {low if low < 0 else high} is out of range for {of} {extent}")
+
+
+def check_shape(name: str, what: str, operand: Any, shape: tuple[int, ...]) -> None:
+    """Refuse an operand of another shape than the one that goes with the others.
+
+    Raises:
+        TypeError: it is no Tensor.
+        ShapeError: its shape differs.
+    """
+    if checked_operand(name, operand)._data.shape != shape:
+        raise ShapeError(f"{name}: {what} has shape {operand._data.shape}; here it must be {shape}")
+
+
+def pair(name: str, what: str, value: int | tuple[int, int], least: int) -> tuple[int, int]:
+    """Two integers for height and width, given as two or as one for both.
+
+    Raises:
+        TypeError: they are no integers.
+        ShapeError: not two of them, or one is below `least`.
+    """
+    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(both) != 2 or min(one.__index__() for one in both) < least:
+        raise ShapeError(f"{name}: {what} is {value}; it must be one or two integers of {least} or more")
+    return both[0], both[1]

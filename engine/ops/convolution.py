@@ -1,0 +1,153 @@
+"""Convolution and pooling over images, [batch, channels, height, width].
+
+Both look at the same *windows*: for each output position the patch of the
+padded image that it sees, a view without a copy. A convolution is then one
+matrix product per group.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from engine.backend import Array
+from engine.dtype import FLOATS
+from engine.errors import ShapeError
+from engine.primitive import Primitive, checked_operand
+
+from .checks import check_shape, pair
+
+if TYPE_CHECKING:
+    from engine.tensor import Tensor
+
+Pair: TypeAlias = tuple[int, int]
+
+
+def _windows(xp: Any, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair, fill: float) -> Array:
+    """What each output sees: a view, not to be written, [batch, channels, out height, out width, height, width]."""
+    batch, channels, height, width = x.shape
+    if padding != (0, 0):
+        (above, left), inner = padding, x
+        height, width = height + 2 * above, width + 2 * left
+        x = xp.full((batch, channels, height, width), fill, dtype=x.dtype)
+        x[:, :, above : height - above, left : width - left] = inner
+    out = tuple(
+        (extent - d * (s - 1) - 1) // step + 1
+        for extent, s, step, d in zip((height, width), size, stride, dilation, strict=True)
+    )
+    if min(out) < 1:
+        raise ShapeError(f"no window {size} with dilation {dilation} fits into a padded image {(height, width)}")
+    steps = x.strides[2] * stride[0], x.strides[3] * stride[1], x.strides[2] * dilation[0], x.strides[3] * dilation[1]
+    return xp.lib.stride_tricks.as_strided(x, (batch, channels, *out, *size), (*x.strides[:2], *steps))
+
+
+def _conv2d_array(
+    xp: Any, x: Array, weight: Array, *bias: Array, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Array:
+    outputs, inputs, height, width = weight.shape
+    patches = _windows(xp, x, (height, width), stride, padding, dilation, 0)
+    batch, _, out_height, out_width = patches.shape[:4]
+    patches = patches.reshape(batch, groups, inputs, out_height, out_width, height, width)
+    columns = patches.transpose(1, 2, 5, 6, 0, 3, 4).reshape(groups, inputs * height * width, -1)
+    rows = weight.reshape(groups, outputs // groups, inputs * height * width)
+    y = xp.matmul(rows, columns).reshape(outputs, batch, out_height, out_width)
+    if bias:
+        y += bias[0].reshape(-1, 1, 1, 1)
+    return y.transpose(1, 0, 2, 3)
+
+
+def _max_pool2d_array(xp: Any, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Array:
+    return _windows(xp, x, size, stride, padding, dilation, -xp.inf).max(axis=(4, 5))
+
+
+_CONV2D = Primitive("conv2d", _conv2d_array, takes=FLOATS, wide=True)
+_MAX_POOL2D = Primitive("max_pool2d", _max_pool2d_array, takes=FLOATS, wide=True)
+
+
+def conv2d(
+    x: "Tensor",
+    weight: "Tensor",
+    bias: "Tensor | None" = None,
+    *,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+) -> "Tensor":
+    """The cross-correlation of images with kernels, as deep-learning libraries call convolution.
+
+    Args:
+        x: floats, shape [batch, in, height, width].
+        weight: shape [out, in / groups, kernel height, kernel width].
+        bias: shape [out], or None.
+        stride: pixels from one window to the next; one number or (vertical, horizontal), as the next two.
+        padding: zeros on each side.
+        dilation: pixels from one kernel element to the next.
+        groups: into how many groups the channels fall; each group of outputs sees one of inputs.
+
+    Returns:
+        Shape [batch, out, out height, out width], with
+        out height = ⌊(height + 2 · padding − dilation · (kernel height − 1) − 1) / stride⌋ + 1.
+
+    Raises:
+        ShapeError: the shapes do not go together, or no window fits.
+    """
+    shape, kernel = checked_operand("conv2d", x)._data.shape, checked_operand("conv2d", weight)._data.shape
+    if (
+        len(shape) != 4
+        or len(kernel) != 4
+        or groups < 1
+        or kernel[0] % groups
+        or shape[1] != kernel[1] * groups
+        or 0 in kernel
+    ):
+        raise ShapeError(
+            f"conv2d: x {shape} and weight {kernel} must be [batch, in, height, width] and "
+            f"[out, in / groups, height, width], with {groups} groups that divide the channels"
+        )
+    settings = {
+        "stride": pair("conv2d", "stride", stride, 1),
+        "padding": pair("conv2d", "padding", padding, 0),
+        "dilation": pair("conv2d", "dilation", dilation, 1),
+        "groups": groups,
+    }
+    if bias is None:
+        return _CONV2D(x, weight, **settings)
+    check_shape("conv2d", "bias", bias, kernel[:1])
+    return _CONV2D(x, weight, bias, **settings)
+
+
+def max_pool2d(
+    x: "Tensor",
+    kernel_size: int | Pair,
+    *,
+    stride: int | Pair | None = None,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+) -> "Tensor":
+    """The largest element of each window; NaN if it holds one.
+
+    Args:
+        x: floats, shape [batch, channels, height, width].
+        kernel_size: of the window; one number or (height, width), as the next three.
+        stride: pixels from one window to the next; by default as many as the window has.
+        padding: pixels of −∞ on each side, at most half the window's extent.
+        dilation: pixels from one window element to the next.
+
+    Returns:
+        Shape [batch, channels, out height, out width]; the extents as for `conv2d`.
+
+    Raises:
+        ShapeError: x has another rank, or no window fits.
+    """
+    shape = checked_operand("max_pool2d", x)._data.shape
+    if len(shape) != 4:
+        raise ShapeError(f"max_pool2d: x has shape {shape}; it must be [batch, channels, height, width]")
+    size = pair("max_pool2d", "kernel_size", kernel_size, 1)
+    margin = pair("max_pool2d", "padding", padding, 0)
+    if any(2 * pixels > extent for pixels, extent in zip(margin, size, strict=True)):
+        raise ShapeError(f"max_pool2d: padding {margin} is more than half of the window {size}")
+    return _MAX_POOL2D(
+        x,
+        size=size,
+        stride=size if stride is None else pair("max_pool2d", "stride", stride, 1),
+        padding=margin,
+        dilation=pair("max_pool2d", "dilation", dilation, 1),
+    )

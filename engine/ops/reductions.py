@@ -1,0 +1,186 @@
+"""Reductions over axes, and running sums.
+
+An axis is an integer, a tuple of them, or None for all; with `keepdims` the
+axes that were reduced stay, with extent 1. The dtype is kept (sums and
+products of booleans are int64, positions too); float16 and bfloat16 are
+summed in float32 and rounded once. NaN goes through everything, and counts as
+the largest and the smallest. Over no elements a sum is 0, a product 1, `all`
+True and `any` False; what has no such value is a ShapeError.
+"""
+
+from math import prod as product
+from typing import TYPE_CHECKING, Any
+
+from engine.backend import Array
+from engine.dtype import BOOL, FLOATS, INT64
+from engine.primitive import BOOLEANS, Primitive, widened
+
+from .checks import Axes, checked_axes, checked_axis, refuse_nothing
+
+if TYPE_CHECKING:
+    from engine.tensor import Tensor
+
+
+def _sum_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return x.sum(axis=axis, dtype=INT64 if x.dtype == BOOL else x.dtype, keepdims=keepdims)
+
+
+def _prod_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return x.prod(axis=axis, dtype=INT64 if x.dtype == BOOL else x.dtype, keepdims=keepdims)
+
+
+def _mean_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return x.sum(axis=axis, keepdims=keepdims) / _count(x, axis)
+
+
+def _var_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    away = x - _mean_array(xp, x, axis, True)
+    away *= away
+    return _mean_array(xp, away, axis, keepdims)
+
+
+def _count(x: Array, axis: tuple[int, ...]) -> int:
+    """How many elements go into one of the result; 1 where the result has none, so that nothing divides by 0."""
+    return product(x.shape[one] for one in axis) or 1
+
+
+def _argmax_array(xp: Any, x: Array, axis: int | None, keepdims: bool) -> Array:
+    return widened(x).argmax(axis=axis, keepdims=keepdims)
+
+
+def _argmin_array(xp: Any, x: Array, axis: int | None, keepdims: bool) -> Array:
+    return widened(x).argmin(axis=axis, keepdims=keepdims)
+
+
+def _cumsum_array(xp: Any, x: Array, axis: int) -> Array:
+    return xp.cumsum(x, axis=axis, dtype=INT64 if x.dtype == BOOL else x.dtype)
+
+
+_SUM = Primitive("sum", _sum_array, wide=True)
+_PROD = Primitive("prod", _prod_array, wide=True)
+_MEAN = Primitive("mean", _mean_array, takes=FLOATS, wide=True)
+_VAR = Primitive("var", _var_array, takes=FLOATS, wide=True)
+_MAX = Primitive("max", lambda xp, x, axis, keepdims: x.max(axis=axis, keepdims=keepdims), wide=True)
+_MIN = Primitive("min", lambda xp, x, axis, keepdims: x.min(axis=axis, keepdims=keepdims), wide=True)
+_ARGMAX = Primitive("argmax", _argmax_array)
+_ARGMIN = Primitive("argmin", _argmin_array)
+_ANY = Primitive("any", lambda xp, x, axis, keepdims: x.any(axis=axis, keepdims=keepdims), takes=BOOLEANS)
+_ALL = Primitive("all", lambda xp, x, axis, keepdims: x.all(axis=axis, keepdims=keepdims), takes=BOOLEANS)
+_CUMSUM = Primitive("cumsum", _cumsum_array, wide=True)
+
+
+def sum(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The sum over axes, in x's dtype (integers wrap around); of booleans how many are true, int64.
+
+    Raises:
+        ShapeError: x has no such axis.
+    """
+    return _SUM(x, axis=checked_axes("sum", x, axis), keepdims=keepdims)
+
+
+def prod(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The product over axes, in x's dtype (integers wrap around); of booleans int64.
+
+    Raises:
+        ShapeError: x has no such axis.
+    """
+    return _PROD(x, axis=checked_axes("prod", x, axis), keepdims=keepdims)
+
+
+def mean(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The mean over axes, of floats.
+
+    Raises:
+        ShapeError: x has no such axis, or a mean is of no elements.
+        DTypeError: integers or booleans; cast them first.
+    """
+    return _over_some(_MEAN, x, axis, keepdims)
+
+
+def var(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The mean squared distance from the mean (biased: divided by the number of elements), of floats.
+
+    Raises:
+        ShapeError: x has no such axis, or a variance is of no elements.
+        DTypeError: integers or booleans; cast them first.
+    """
+    return _over_some(_VAR, x, axis, keepdims)
+
+
+def max(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The largest element over axes; NaN if there is one.
+
+    Raises:
+        ShapeError: x has no such axis, or it is of no elements.
+    """
+    return _over_some(_MAX, x, axis, keepdims)
+
+
+def min(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """The smallest element over axes; NaN if there is one.
+
+    Raises:
+        ShapeError: x has no such axis, or it is of no elements.
+    """
+    return _over_some(_MIN, x, axis, keepdims)
+
+
+def argmax(x: "Tensor", axis: int | None = None, keepdims: bool = False) -> "Tensor":
+    """Where the largest element is along an axis, int64: the first of equal ones, the first NaN if there is one.
+
+    Without an axis it is a position in row-major order.
+
+    Raises:
+        ShapeError: x has no such axis, or no elements along it.
+    """
+    return _position(_ARGMAX, x, axis, keepdims)
+
+
+def argmin(x: "Tensor", axis: int | None = None, keepdims: bool = False) -> "Tensor":
+    """Where the smallest element is along an axis, int64: the first of equal ones, the first NaN if there is one.
+
+    Without an axis it is a position in row-major order.
+
+    Raises:
+        ShapeError: x has no such axis, or no elements along it.
+    """
+    return _position(_ARGMIN, x, axis, keepdims)
+
+
+def any(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """Whether one of the booleans over axes is true.
+
+    Raises:
+        ShapeError: x has no such axis.
+    """
+    return _ANY(x, axis=checked_axes("any", x, axis), keepdims=keepdims)
+
+
+def all(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":
+    """Whether all booleans over axes are true.
+
+    Raises:
+        ShapeError: x has no such axis.
+    """
+    return _ALL(x, axis=checked_axes("all", x, axis), keepdims=keepdims)
+
+
+def cumsum(x: "Tensor", axis: int) -> "Tensor":
+    """The sum of the elements up to each one along an axis, that one included; of booleans int64.
+
+    Raises:
+        ShapeError: x has no such axis.
+    """
+    return _CUMSUM(x, axis=checked_axis("cumsum", x, axis))
+
+
+def _over_some(primitive: Primitive, x: "Tensor", axis: Axes, keepdims: bool) -> "Tensor":
+    axes = checked_axes(primitive.name, x, axis)
+    refuse_nothing(primitive.name, x, axes)
+    return primitive(x, axis=axes, keepdims=keepdims)
+
+
+def _position(primitive: Primitive, x: "Tensor", axis: int | None, keepdims: bool) -> "Tensor":
+    axes = checked_axes(primitive.name, x, axis)
+    refuse_nothing(primitive.name, x, axes)
+    return primitive(x, axis=None if axis is None else axes[0], keepdims=keepdims)

@@ -1,0 +1,99 @@
+"""Rotary positions: pairs of features turned by an angle that grows with the position."""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from engine.backend import Array
+from engine.dtype import FLOAT32, FLOATS, HALVES, INT64, DType
+from engine.errors import DTypeError, ShapeError
+from engine.primitive import Primitive, checked_operand
+
+from .checks import check_indices
+
+if TYPE_CHECKING:
+    from engine.tensor import Tensor
+
+
+class _Layout(NamedTuple):
+    """Where the members of the pairs are once the last axis of x is two, and what a row of a table is for both."""
+
+    first: tuple[Any, ...]
+    second: tuple[Any, ...]
+    every: tuple[Any, ...]
+
+
+_HALVES: Final = _Layout((..., 0, slice(None)), (..., 1, slice(None)), (..., None, slice(None)))
+_INTERLEAVED: Final = _Layout((..., 0), (..., 1), (..., None))
+
+
+def _rope_array(xp: Any, x: Array, cos: Array, sin: Array, *positions: Array, offset: int, interleaved: bool) -> Array:
+    if positions:
+        cos, sin = (xp.take(table, positions[0].astype(INT64, copy=False), axis=0) for table in (cos, sin))
+    else:
+        cos, sin = (table[offset : offset + x.shape[-2]] for table in (cos, sin))
+    shape, half = x.shape, cos.shape[-1]
+    layout = _INTERLEAVED if interleaved else _HALVES
+    x = x.reshape(*shape[:-1], half, 2) if interleaved else x.reshape(*shape[:-1], 2, half)
+    turned = x * sin[layout.every]
+    y = x * cos[layout.every]
+    first, second = y[layout.first], y[layout.second]
+    first -= turned[layout.second]
+    second += turned[layout.first]
+    return y.reshape(shape)
+
+
+_ROPE = Primitive("rope", _rope_array, takes=FLOATS, mixed=True, wide=True)
+
+
+def rope(
+    x: "Tensor",
+    cos: "Tensor",
+    sin: "Tensor",
+    *,
+    offset: int = 0,
+    positions: "Tensor | None" = None,
+    interleaved: bool = False,
+) -> "Tensor":
+    """x with each pair of features turned by the angle of its position: (a, b) becomes (a cos − b sin, a sin + b cos).
+
+    Args:
+        x: floats, shape [..., time, d], with d even.
+        cos, sin: row p for position p, shape [length, d/2], as `rotary_tables` makes them; of x's dtype, or float32
+            beside float16 and bfloat16.
+        offset: the position of the first time step; those after it follow.
+        positions: in place of `offset`, integers of shape [time], or of one that broadcasts to [..., time].
+        interleaved: whether the features 2i and 2i + 1 are a pair (llama's GGUF files), rather than
+            i and i + d/2 (transformers).
+
+    Raises:
+        ShapeError: the tables do not go with x, or positions are beyond them.
+        IndexError: `positions` has one that is beyond the tables.
+        DTypeError: the tables have another dtype, or `positions` are no integers.
+
+    Source: J. Su and others, "RoFormer: enhanced transformer with rotary position embedding" (2021), equation 34.
+    """
+    data, table = checked_operand("rope", x)._data, checked_operand("rope", cos)._data
+    if table.ndim != 2 or checked_operand("rope", sin)._data.shape != table.shape:
+        raise ShapeError(f"rope: cos has shape {table.shape}, sin {sin._data.shape}; both must be [length, d/2]")
+    if data.ndim < 2 or data.shape[-1] != 2 * table.shape[1]:
+        raise ShapeError(f"rope: x {data.shape} and tables {table.shape} must be [..., time, d] and [length, d/2]")
+    if table.dtype != sin._data.dtype or not (table.dtype == data.dtype or _beside_half(data.dtype, table.dtype)):
+        raise DTypeError(f"rope: dtypes {data.dtype}, {table.dtype}, {sin._data.dtype} of x, cos, sin; cast the tables")
+    if positions is not None:
+        check_indices("rope", positions, table.shape[0], "position", "tables of length")
+        if not _broadcasts(positions._data.shape, data.shape[:-1]):
+            raise ShapeError(f"rope: positions {positions._data.shape} do not broadcast to {data.shape[:-1]}")
+        return _ROPE(x, cos, sin, positions, offset=0, interleaved=interleaved)
+    if not 0 <= offset <= table.shape[0] - data.shape[-2]:
+        last = offset + data.shape[-2] - 1
+        raise ShapeError(f"rope: positions {offset} to {last} are not all in tables of length {table.shape[0]}")
+    return _ROPE(x, cos, sin, offset=offset, interleaved=interleaved)
+
+
+def _beside_half(dtype: DType, table: DType) -> bool:
+    return dtype in HALVES and table == FLOAT32
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) <= len(to) and all(
+        extent in (1, wanted) for extent, wanted in zip(reversed(shape), reversed(to), strict=False)
+    )
