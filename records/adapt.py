@@ -1,0 +1,237 @@
+"""The steps of `ModuleRecord.adapt`: other names, transposed weights, one parameter out of several entries.
+
+A step takes the entries that the one before left and gives others over the
+same data: nothing is read, and what a step does to an entry happens when it is applied.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine import Device, Tensor
+from engine.dtype import DType
+
+from .entry import ForeignDType, RecordEntry, Source, nbytes_of
+from .errors import RecordError, RecordFormatError
+
+
+class Step(Protocol):
+    """One step of `adapt`."""
+
+    def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
+        """The entries that the next step sees, in order."""
+        ...
+
+
+@final
+class KeyRemapper:
+    r"""Renames entries by regular expressions, in order, each over the result of the one before (R34).
+
+    ``KeyRemapper([(r"^blk\.(\d+)\.attn_q\.", r"layers.\1.query.")])``
+
+    Args:
+        rules: pairs of an expression and its replacement, as for ``re.sub``:
+            all matches are replaced; ``\1`` and ``\g<name>`` are groups.
+
+    Raises:
+        RecordError: an expression is none.
+    """
+
+    def __init__(self, rules: Sequence[tuple[str, str]]) -> None:
+        self._rules: list[tuple[re.Pattern[str], str]] = []
+        for pattern, replacement in rules:
+            self._rules.append((_compiled("KeyRemapper", pattern), replacement))
+
+    def _renamed(self, path: str) -> str:
+        for pattern, replacement in self._rules:
+            try:
+                path = pattern.sub(replacement, path)
+            except (re.error, IndexError) as error:
+                raise RecordError(f"KeyRemapper: {replacement!r} replaces no {pattern.pattern!r}: {error}") from None
+        return path
+
+    def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
+        """The entries under their new paths.
+
+        Raises:
+            RecordFormatError: two paths become one; both are named.
+        """
+        renamed: dict[str, RecordEntry] = {}
+        origin: dict[str, str] = {}
+        for path, entry in entries.items():
+            target = self._renamed(path)
+            if target in renamed:
+                raise RecordFormatError(f"KeyRemapper: {origin[target]!r} and {path!r} both become {target!r}")
+            renamed[target] = entry
+            origin[target] = path
+        return renamed
+
+
+@final
+class Transpose:
+    """Swaps the last two axes of each entry whose path an expression is found in; a view, no copy.
+
+    Args:
+        pattern: as for ``re.search``.
+
+    Raises:
+        RecordError: it is no regular expression.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = _compiled("Transpose", pattern)
+
+    def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
+        """The entries, the matching ones transposed.
+
+        Raises:
+            RecordFormatError: one of them has fewer than two axes.
+        """
+        return {
+            path: self._transposed(path, entry) if self._pattern.search(path) else entry
+            for path, entry in entries.items()
+        }
+
+    def _transposed(self, path: str, entry: RecordEntry) -> RecordEntry:
+        if len(entry.shape) < 2:
+            raise RecordFormatError(
+                f"Transpose: {path!r} has shape {entry.shape}, and only two axes or more can be swapped; "
+                f"{self._pattern.pattern!r} matches it"
+            )
+        return RecordEntry(_TransposedSource(entry.source), entry.id)
+
+
+@final
+class Join:
+    """Makes one entry of several, along an axis; it stands where the first of them stood and has no id.
+
+    The joined array is allocated once, when it is applied, and filled source by source.
+
+    Args:
+        target: its path; literal.
+        sources: the paths of what is joined, in order; literal.
+        axis: along which, in the shapes that the steps before left; may count from the end.
+
+    Raises:
+        RecordError: no source, or one twice.
+    """
+
+    def __init__(self, target: str, sources: Sequence[str], axis: int) -> None:
+        self._target = target
+        self._sources = tuple(sources)
+        self._axis = axis
+        if isinstance(sources, str) or not self._sources or len(set(self._sources)) < len(self._sources):
+            raise RecordError(f"Join: {target!r} is made of {sources!r}; give a list of different paths")
+
+    def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
+        """The entries with the sources replaced by the target.
+
+        Raises:
+            RecordFormatError: the target exists, a source is missing, or the sources cannot be joined.
+        """
+        if self._target in entries:
+            raise RecordFormatError(f"Join: {self._target!r} exists already")
+        for path in self._sources:
+            if path not in entries:
+                raise RecordFormatError(f"Join: {path!r}, a source of {self._target!r}, is missing")
+        joined = RecordEntry(_JoinedSource(self._target, {path: entries[path] for path in self._sources}, self._axis))
+        result: dict[str, RecordEntry] = {}
+        for path, entry in entries.items():
+            if path == self._sources[0]:
+                result[self._target] = joined
+            elif path not in self._sources:
+                result[path] = entry
+        return result
+
+
+@final
+class _TransposedSource:
+    """Another source with its last two axes exchanged."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def dtype(self) -> DType | ForeignDType:
+        return self._source.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *rest, rows, columns = self._source.shape
+        return (*rest, columns, rows)
+
+    @property
+    def nbytes(self) -> int:
+        return self._source.nbytes
+
+    def host(self) -> NDArray[Any]:
+        return self._source.host().swapaxes(-1, -2)
+
+    def read(self, device: Device) -> Tensor:
+        return self._source.read(device).T
+
+
+@final
+class _JoinedSource:
+    """Several sources put together along an axis."""
+
+    __slots__ = ("_axis", "_dtype", "_parts", "shape")
+
+    def __init__(self, target: str, entries: Mapping[str, RecordEntry], axis: int) -> None:
+        first_path, first = next(iter(entries.items()))
+        rank = len(first.shape)
+        if not -rank <= axis < rank:
+            raise RecordFormatError(f"Join: {target!r} along axis {axis}, but {first_path!r} has shape {first.shape}")
+        self._axis = axis % rank
+        for path, entry in entries.items():
+            if isinstance(entry.dtype, ForeignDType) or entry.dtype != first.dtype:
+                raise RecordFormatError(
+                    f"Join: {target!r} of {first_path!r} ({first.dtype}) and {path!r} ({entry.dtype}); "
+                    "only entries of one dtype can be joined"
+                )
+            if len(entry.shape) != rank or self._others(entry.shape) != self._others(first.shape):
+                raise RecordFormatError(
+                    f"Join: {target!r} along axis {axis} of {first_path!r}, shape {first.shape}, "
+                    f"and {path!r}, shape {entry.shape}; the other extents differ"
+                )
+            self._dtype = entry.dtype
+        self._parts = [entry.source for entry in entries.values()]
+        extent = sum(entry.shape[self._axis] for entry in entries.values())
+        self.shape = (*first.shape[: self._axis], extent, *first.shape[self._axis + 1 :])
+
+    def _others(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[: self._axis] + shape[self._axis + 1 :]
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes_of(self._dtype, self.shape)
+
+    def host(self) -> NDArray[Any]:
+        joined = np.empty(self.shape, self._dtype)
+        along_axis = joined.swapaxes(0, self._axis)
+        filled = 0
+        for part in self._parts:
+            extent = part.shape[self._axis]
+            along_axis[filled : filled + extent] = part.host().swapaxes(0, self._axis)
+            filled += extent
+        joined.setflags(write=False)
+        return joined
+
+    def read(self, device: Device) -> Tensor:
+        return Tensor.adopt(self.host(), device)
+
+
+def _compiled(step: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise RecordError(f"{step}: {pattern!r} is no regular expression: {error}") from None

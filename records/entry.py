@@ -1,0 +1,224 @@
+"""One entry of a record: the id, dtype, shape and data of a parameter. Its data may still lie in a file.
+
+A *source* is what makes the data when it is asked: a tensor in memory, a place
+in a file, or a step of `adapt` over other sources.
+"""
+
+import math
+from typing import Any, Final, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine import Device, Tensor, kind_of
+from engine.dtype import BOOL, DType, Kind
+
+from .errors import RecordFormatError
+from .param_id import ParamId
+from .scalar import Scalar
+
+_HOST: Final = Device("cpu:0")
+_MAX_AXES: Final = 64
+_MAX_ELEMENTS: Final = 2**60 - 1
+
+
+@final
+class ForeignDType:
+    """An element type that a file has and no tensor can have; an entry of it is listed but not read."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ForeignDType) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"ForeignDType({self.name!r})"
+
+
+class Source(Protocol):
+    """What makes the data of an entry, anew each time it is asked."""
+
+    @property
+    def dtype(self) -> DType | ForeignDType:
+        """Element type of the data that it makes."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the data that it makes."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data that it makes."""
+        ...
+
+    def host(self) -> NDArray[Any]:
+        """The data as an array in host memory that nobody will write to, in any memory order."""
+        ...
+
+    def read(self, device: Device) -> Tensor:
+        """The data as a tensor on a device, without history."""
+        ...
+
+
+@final
+class RecordEntry:
+    """An id, a dtype, a shape, and the data, which `read` gives.
+
+    Args:
+        source: what makes the data, or a Tensor, whose history is left behind.
+        id: the parameter's id; None where a file has none, and the parameter keeps its own (D9).
+    """
+
+    __slots__ = ("id", "source")
+
+    id: ParamId | None
+    source: Source
+
+    def __init__(self, source: Source | Tensor, id: ParamId | None = None) -> None:
+        made = TensorSource(source) if isinstance(source, Tensor) else source
+        object.__setattr__(self, "source", made)
+        object.__setattr__(self, "id", id)
+
+    @property
+    def dtype(self) -> DType | ForeignDType:
+        """Element type of the tensor that `read` gives."""
+        return self.source.dtype
+
+    @property
+    def kind(self) -> Kind:
+        """``"float"``, ``"int"`` or ``"bool"``; a foreign dtype counts as float (R17)."""
+        dtype = self.dtype
+        return "float" if isinstance(dtype, ForeignDType) else kind_of(dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that `read` gives."""
+        return self.source.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor that `read` gives."""
+        return self.source.nbytes
+
+    def read(self, device: Device | str) -> Tensor:
+        """The data as a tensor on a device, without history and associated with autodiff as the device is.
+
+        A tensor in memory that is there already is given as it is. On a CPU
+        device the tensor of a burnpack file shares the mapped file (D11).
+
+        Raises:
+            RecordIoError: the file was closed.
+            RecordFormatError: the data is no data of this dtype (R104), or of one that no tensor can have.
+        """
+        return self.source.read(Device(device))
+
+    def host(self) -> NDArray[Any]:
+        """The data as a read-only NumPy array in host memory, in any memory order; raises what `read` raises."""
+        return self.source.host()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RecordEntry is a value; {name} cannot be assigned")
+
+    def __repr__(self) -> str:
+        return f"RecordEntry(id={self.id!r}, dtype={self.dtype}, shape={self.shape})"
+
+
+@final
+class TensorSource:
+    """A tensor in memory. Read elsewhere it is copied, and the copy counted, as every copy is."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.without_autodiff() if tensor.is_tracked else tensor
+
+    @property
+    def dtype(self) -> DType:
+        return self._tensor.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._tensor.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._tensor.nbytes
+
+    def host(self) -> NDArray[Any]:
+        on_host = self._tensor if self._tensor.device.kind == "cpu" else self._tensor.to_device(_HOST)
+        return on_host.numpy()
+
+    def read(self, device: Device) -> Tensor:
+        moved = self._tensor.to_device(device)
+        return moved.autodiff() if device.is_autodiff else moved.without_autodiff()
+
+
+@final
+class ForeignSource:
+    """Data in a file whose element type no tensor can have: it is there, and reading it is refused.
+
+    Args:
+        what: the file and the tensor, for the message.
+        dtype: what the file calls the element type.
+        shape: what the file says.
+        nbytes: bytes in the file.
+    """
+
+    __slots__ = ("_what", "dtype", "nbytes", "shape")
+
+    def __init__(self, what: str, dtype: ForeignDType, shape: tuple[int, ...], nbytes: int) -> None:
+        self._what = what
+        self.dtype: DType | ForeignDType = dtype
+        self.shape = shape
+        self.nbytes = nbytes
+
+    def host(self) -> NDArray[Any]:
+        raise RecordFormatError(f"{self._what} has elements of {self.dtype}, which no tensor can have")
+
+    def read(self, device: Device) -> Tensor:
+        return Tensor.adopt(self.host(), device)
+
+
+class Contents(NamedTuple):
+    """What a file of any format holds: entries in the order of their names (R40), scalars, and metadata."""
+
+    entries: list[tuple[str, RecordEntry]]
+    scalars: dict[str, Scalar]
+    metadata: dict[str, Any]
+
+
+def nbytes_of(dtype: DType, shape: tuple[int, ...]) -> int:
+    """Bytes of that many elements."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def shape_overflows(shape: tuple[int, ...]) -> bool:
+    """Whether NumPy can have no array of this shape: too many axes, or more elements of 8 bytes than it can count.
+
+    Zero extents do not make the others smaller.
+    """
+    return len(shape) > _MAX_AXES or math.prod(extent or 1 for extent in shape) > _MAX_ELEMENTS
+
+
+def checked_bools(what: str, stored: NDArray[Any]) -> NDArray[Any]:
+    """Bytes or words of 0 and 1 as booleans; bytes without a copy.
+
+    Raises:
+        RecordFormatError: there is another number among them (R75).
+    """
+    numbers = stored.view(np.uint8) if stored.dtype.itemsize == 1 else stored
+    if numbers.size and numbers.max() > 1:
+        at = int(np.flatnonzero(numbers.reshape(-1) > 1)[0])
+        raise RecordFormatError(f"{what}: element {at} is {numbers.reshape(-1)[at]}; a boolean is 0 or 1")
+    return numbers.view(BOOL) if numbers.dtype.itemsize == 1 else numbers.astype(BOOL)

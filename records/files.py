@@ -1,0 +1,59 @@
+"""Names of record files: extensions, and the formats that they stand for (R38, R39)."""
+
+import os
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from .errors import RecordError, RecordIoError
+
+FilePath: TypeAlias = str | os.PathLike[str]
+Format: TypeAlias = Literal["burnpack"]
+
+_EXTENSION: Final = ".bpk"
+_OTHER_FORMATS: Final = frozenset({"safetensors", "gguf", "mpk", "pt", "pth"})  # never to be mistaken for burnpack
+
+
+def has_extension(file: Path) -> bool:
+    """Whether the last component has a dot that is not its first character (R38)."""
+    return file.name.rfind(".") > 0
+
+
+def destination_of(file: FilePath) -> Path:
+    """Where a record is saved: `file`, with ``.bpk`` if it has no extension.
+
+    Raises:
+        RecordIoError: it has no file name.
+    """
+    path = Path(file)
+    if path.name in ("", ".."):
+        raise RecordIoError(f"{os.fspath(file)!r} has no file name")
+    return path if has_extension(path) else path.with_name(path.name + _EXTENSION)
+
+
+def existing_file(file: FilePath) -> Path:
+    """What is opened: `file`, or with ``.bpk`` if it has no extension and is not there as given (R39)."""
+    path = Path(file)
+    try:
+        is_as_given = path.name in ("", "..") or has_extension(path) or path.exists()
+    except OSError:  # opening it will tell
+        is_as_given = True
+    if is_as_given:
+        return path
+    return path.with_name(path.name + _EXTENSION)
+
+
+def format_of(file: Path, named: str | None) -> Format:
+    """The format in which a file is written.
+
+    Raises:
+        RecordError: it is not one that is written, or the extension is that of another format and none was named.
+    """
+    if named is None:
+        extension = file.name.rpartition(".")[2].lower()
+        if extension in _OTHER_FORMATS:
+            raise RecordError(
+                f"{file}: no {extension} file is written; name it *{_EXTENSION}, or give format='burnpack'"
+            )
+    elif named != "burnpack":
+        raise RecordError(f"{file}: no format {named!r} is written; there is 'burnpack'")
+    return "burnpack"

@@ -1,0 +1,76 @@
+"""Opening a record file of any format; what is in it decides which."""
+
+from typing import Final
+
+from .burnpack import read_burnpack
+from .burnpack.layout import MAGIC
+from .entry import Contents
+from .errors import RecordFormatError
+from .files import FilePath, existing_file
+from .gguf_file import read_gguf
+from .record import Closable, ModuleRecord
+from .safetensors_file import read_safetensors
+from .storage import LIMITS, Limits, Storage
+
+_GGUF_MAGIC: Final = b"GGUF"
+
+
+def open_record(
+    file: FilePath,
+    check_data: bool = False,
+    *,
+    max_metadata_bytes: int = LIMITS.max_metadata_bytes,
+    max_tensors: int = LIMITS.max_tensors,
+    max_tensor_bytes: int = LIMITS.max_tensor_bytes,
+    max_depth: int = LIMITS.max_depth,
+    max_file_bytes: int = LIMITS.max_file_bytes,
+) -> ModuleRecord:
+    """The record in a file: burnpack, safetensors or GGUF. Only the header is read and checked (R41).
+
+    A tensor is read when its entry is. On CPU devices the tensors of a
+    burnpack file share the mapped file, read-only (D11); quantized GGUF
+    tensors become float32. ``with open_record(…) as record:`` closes the file.
+
+    Args:
+        file: its path; ``.bpk`` is appended to a name without extension that is not there as given (R39).
+        check_data: whether to read a burnpack file whole, and compare it with the digest that it may carry (D1).
+        max_metadata_bytes: the header's size, at most (R76).
+        max_tensors: how many tensors, at most (R77).
+        max_tensor_bytes: the size of one tensor, at most (R78).
+        max_depth: how deep the header's values nest, at most (R79).
+        max_file_bytes: the file's size, at most (R80).
+
+    Raises:
+        RecordIoError: the file is missing or the system refuses to open it.
+        RecordFormatError: it is no record, or a damaged one; the message names the file and the offset or tensor.
+        RecordError: the format needs a package that is not installed.
+    """
+    limits = Limits(
+        max_metadata_bytes=max_metadata_bytes,
+        max_tensors=max_tensors,
+        max_tensor_bytes=max_tensor_bytes,
+        max_depth=max_depth,
+        max_file_bytes=max_file_bytes,
+    )
+    path = existing_file(file)
+    storage = Storage.map(path, limits)
+    try:
+        contents, opened = _contents(storage, limits, check_data)
+    except BaseException:
+        storage.close()
+        raise
+    return ModuleRecord.of_file(contents, opened)
+
+
+def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable]:
+    start = bytes(storage.view("the header")[:16])
+    if start[:4] == _GGUF_MAGIC:
+        return read_gguf(storage, limits), storage
+    if start[:4] in (MAGIC, MAGIC[::-1]):
+        return read_burnpack(storage, limits, check_data=check_data), storage
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= storage.nbytes:
+        storage.close()
+        return read_safetensors(storage.name, limits)
+    raise RecordFormatError(
+        f"{storage.name}: offset 0: {start[:8]!r} begins no record; burnpack, safetensors and GGUF files can be opened"
+    )

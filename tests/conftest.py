@@ -1,0 +1,114 @@
+"""Hypothesis profiles, markers, and what the header of a test run says.
+
+One option or environment variable for each choice, printed with every run:
+``--profile`` or ``LAYERLOOM_PROFILE`` (below), ``--adapter`` or
+``LAYERLOOM_ADAPTER`` (what the laws are put to), ``LAYERLOOM_GOLDEN`` (where
+golden values lie). Another variable with that prefix is an error: it would be
+a typing mistake that changes nothing.
+"""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+PREFIX: Final = "LAYERLOOM_"
+KNOWN: Final = frozenset({"LAYERLOOM_PROFILE", "LAYERLOOM_ADAPTER", "LAYERLOOM_GOLDEN"})
+DATABASE: Final = Path(__file__).parent.parent / ".hypothesis"
+
+_KEPT: Final = DirectoryBasedExampleDatabase(DATABASE / "examples")
+_NIGHTLY: Final = DirectoryBasedExampleDatabase(DATABASE / "nightly")
+_EVERY: Final[dict[str, Any]] = {"deadline": None}  # a first call is slow, machines stall; hangs are pytest-timeout's
+
+PROFILES: Final[dict[str, dict[str, Any]]] = {
+    "dev": {"max_examples": 50, "stateful_step_count": 30, "database": _KEPT},
+    "ci": {
+        "max_examples": 200,
+        "stateful_step_count": 50,
+        "derandomize": True,
+        "database": None,
+        "print_blob": True,
+    },
+    "nightly": {"max_examples": 3000, "stateful_step_count": 100, "database": _NIGHTLY, "print_blob": True},
+    "replay": {
+        "phases": (Phase.explicit, Phase.reuse),
+        "database": _KEPT,
+        "print_blob": True,
+    },
+    "mutate": {
+        "max_examples": 100,
+        "stateful_step_count": 30,
+        "derandomize": True,
+        "database": None,
+        "phases": (Phase.explicit, Phase.generate),
+        "print_blob": True,
+    },
+}
+
+# Hypothesis loads its own profile `ci` where the variable CI is set, so ours has that name and is loaded by name.
+for _name, _chosen in PROFILES.items():
+    settings.register_profile(_name, **_EVERY, **_chosen)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("layerloom")
+    group.addoption("--profile", choices=sorted(PROFILES), help="settings of hypothesis (LAYERLOOM_PROFILE; dev)")
+    group.addoption("--adapter", help="package.module:class that the laws are put to (LAYERLOOM_ADAPTER)")
+    group.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="fail instead of skip where a law is not applicable for want of this capability; 'all' for any",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in KNOWN)
+    if unknown:
+        raise pytest.UsageError(f"unknown variables {', '.join(unknown)}; known are {', '.join(sorted(KNOWN))}")
+    settings.load_profile(_profile(config))
+    if config.getoption("adapter"):
+        os.environ["LAYERLOOM_ADAPTER"] = config.getoption("adapter")
+    for line in (
+        "law(*numbers, needs): a law of the suite in tests/laws, and the capabilities it needs",
+        "inside: a law that looks at identity, memory or threads, so it is the engine's own",
+        "faults: puts the laws to implementations with a planted fault (pytest -m faults)",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def _profile(config: pytest.Config) -> str:
+    name = config.getoption("profile") or os.environ.get("LAYERLOOM_PROFILE") or "dev"
+    if name not in PROFILES:
+        raise pytest.UsageError(f"LAYERLOOM_PROFILE: {name!r} is no profile; there are {', '.join(PROFILES)}")
+    return name
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The choices that a result depends on."""
+    chosen = settings()
+    seed = config.getoption("--hypothesis-seed", None)
+    versions = (f"{name} {version(name)}" for name in ("numpy", "ml-dtypes", "hypothesis"))
+    return [
+        f"profile: {_profile(config)} ({chosen.max_examples} examples, {chosen.stateful_step_count} steps)",
+        f"seed: {seed or ('that of each test' if chosen.derandomize else 'random')}",
+        f"versions: Python {platform.python_version()}, {', '.join(versions)}",
+        f"adapter: {os.environ.get('LAYERLOOM_ADAPTER') or 'the engine'}; golden values: "
+        f"{os.environ.get('LAYERLOOM_GOLDEN') or 'tests/golden'}",
+    ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Planted faults take a minute and say nothing about the engine: they run only when asked for with -m."""
+    if "faults" in config.option.markexpr:
+        return
+    planted = [item for item in items if item.get_closest_marker("faults")]
+    if planted:
+        config.hook.pytest_deselected(items=planted)
+        items[:] = [item for item in items if not item.get_closest_marker("faults")]
