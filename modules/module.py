@@ -1,0 +1,407 @@
+"""Modules: trees of parameters, and the values that every method of theirs gives anew.
+
+A user's module is a class with ``__init__`` and ``forward``. What is assigned
+to its attributes becomes its children, in that order. When the constructor
+returns, the tree is checked and the module is frozen: from then on it is a
+value. A method that would change it returns a new tree that shares what did
+not change, and the module it was called on stays as it was (M1).
+"""
+
+import difflib
+from abc import ABCMeta
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from engine import AutodiffError, Device
+from records import ModuleRecord, RecordError, open_record
+
+from . import recording
+from .containers import Skip, as_child, attribute, check_name, skip
+from .display import DisplaySettings, display
+from .errors import FrozenModuleError, ModuleError, PathError
+from .flag import Flag
+from .group import ParamGroup
+from .param import Param
+from .recording import LoadResult
+from .representation import represent
+from .running_state import RunningState
+from .traversal import Mapped, ModuleMapper, ModuleVisitor, visit
+from .tree import Each, Leaf, Node, joined, leaves, num_params, rebuild
+
+_GIVING_WAY = frozenset({"__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__"})
+
+
+class ModuleMeta(ABCMeta):
+    """Checks and freezes each module when its constructor returns."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> "ModuleMeta":
+        if namespace.get("__slots__") and any(isinstance(base, ModuleMeta) for base in bases):
+            raise ModuleError(f"{name}: a Module keeps its fields in its __dict__; leave __slots__ (slots=True) out")
+        return super().__new__(mcs, name, bases, namespace, **kwargs)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        module = super().__call__(*args, **kwargs)
+        if isinstance(module, Module) and not hasattr(module, "_children"):
+            module._finish()
+        return module
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        # A dataclass would compare by fields and hide our repr: modules are compared by identity (DESIGN).
+        if not (name in _GIVING_WAY and "__dataclass_params__" in cls.__dict__):
+            super().__setattr__(name, value)
+
+
+class Module(Node, metaclass=ModuleMeta):
+    """A tree of parameters with a computation; subclass it and write ``__init__`` and ``forward``.
+
+    Children are Param, Flag, RunningState, Tensor (a constant), other modules,
+    lists, tuples and dicts of those, and None for an absent one; everything
+    else is configuration. Modules are compared and hashed by identity.
+
+    Source: Burn 0.23, ``Module``.
+    """
+
+    __slots__ = ("__dict__", "_fields", "_skipped")
+
+    _reserved: ClassVar[frozenset[str]]  # names that no field may have
+    _fields: tuple[str, ...]  # names in order of assignment; set when the module is frozen
+    _skipped: set[str]  # names of fields that `skip` marked
+
+    # Construction
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, "_children"):
+            raise FrozenModuleError(
+                f"{type(self).__name__}.{name}: a module is a value and cannot be assigned to; "
+                f"module.replace({name}=…) gives a new one"
+            )
+        if name in ("_children", "_fields", "_skipped"):
+            raise PathError(f"{type(self).__name__}: a field cannot be called {name!r}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if hasattr(self, "_children"):
+            raise FrozenModuleError(f"{type(self).__name__}.{name}: a module is a value; its fields cannot be deleted")
+        super().__delattr__(name)
+
+    def _finish(self) -> None:
+        """Check the fields, make containers read-only, and freeze (M3, M10). A cached property's value is no field."""
+        cached = [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]
+        self._freeze({name: value for name, value in self.__dict__.items() if name not in cached}, set())
+
+    def _freeze(self, fields: Mapping[str, Any], skipped: set[str]) -> None:
+        """Freeze with these fields; those that are `skipped`, or marked by `skip`, are configuration."""
+        kept: dict[str, Any] = {}
+        children: list[tuple[str, Any]] = []
+        for name, value in fields.items():
+            self._check_field(name)
+            mark: Any = skip(value) if name in skipped and not isinstance(value, Skip) else value
+            if isinstance(mark, Skip):
+                kept[name] = mark.value
+                if mark.lasting:
+                    skipped.add(name)
+                continue
+            child, is_child = as_child(value, name)
+            kept[name] = attribute(child)
+            if is_child:
+                children.append((name, child))
+        self._settle(kept, tuple(children), skipped)
+
+    def _settle(self, fields: dict[str, Any], children: tuple[tuple[str, Any], ...], skipped: set[str]) -> None:
+        """Take over checked fields and children; from here on the module is frozen."""
+        own = vars(self)
+        own.clear()
+        own.update(fields)
+        object.__setattr__(self, "_fields", tuple(fields))
+        object.__setattr__(self, "_skipped", skipped)
+        object.__setattr__(self, "_children", children)
+
+    def _check_field(self, name: str) -> None:
+        check_name(name, "")
+        if name in self._reserved:
+            raise PathError(f"{type(self).__name__}: no field can be called {name!r}, a method of its base class")
+
+    # As a node of the tree
+
+    @property
+    def _container(self) -> str:
+        return f"Struct:{type(self).__name__}"
+
+    def _with_children(self, children: Sequence[Any], destination: Device | None) -> Self:
+        named = tuple((name, child) for (name, _), child in zip(self._children, children, strict=True))
+        fields = {**self.fields(), **{name: attribute(child) for name, child in named}}
+        made = object.__new__(type(self))
+        made._settle(fields, named, self._skipped)
+        return made
+
+    def _entries(self) -> list[tuple[str, Any, bool]]:
+        walked = dict(self._children)
+        entries: list[tuple[str, Any, bool]] = []
+        for name, value in self.fields().items():
+            is_child = name in walked and attribute(walked[name]) is value
+            entries.append((name, walked[name] if is_child else value, is_child))
+        return entries
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """``forward`` of the same arguments."""
+        return self.forward(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    # Reading
+
+    def visit(self, visitor: ModuleVisitor) -> None:
+        """Show `visitor` every parameter, flag and running state, in order of declaration (M12)."""
+        visit(self, visitor)
+
+    def collect_devices(self, found: Iterable[Device | str]) -> list[Device]:
+        """`found`, then each device of this module that is not yet in it, in traversal order (M36, M38)."""
+        devices = [Device(device) for device in found]
+        known = set(devices)
+        for _, leaf in leaves(self):
+            device = _device_of(leaf)
+            if device is not None and device not in known:
+                known.add(device)
+                devices.append(device)
+        return devices
+
+    def devices(self) -> list[Device]:
+        """Each device that this module's tensors are on, or will be made on, once, in traversal order (M36)."""
+        return self.collect_devices([])
+
+    def num_params(self) -> int:
+        """Number of elements of all parameters of floats and running states; a tied one counts at each place (M99)."""
+        return num_params(self)
+
+    def fields(self) -> Mapping[str, Any]:
+        """Name to value of each field as set, configuration and skipped ones included; read-only."""
+        return MappingProxyType({name: self.__dict__[name] for name in self._fields})
+
+    def at(self, path: str) -> Any:
+        """The Param, Flag, RunningState, tensor, module or container at a path; the module itself at ``""``.
+
+        Raises:
+            PathError: there is nothing there; the message names the nearest paths.
+        """
+        here: Any = self
+        for name in path.split(".") if path else ():
+            children = dict(here._children) if isinstance(here, Node) else {}
+            if children.get(name) is None:
+                self._refuse_path(path)
+            here = children[name]
+        return attribute(here)
+
+    def display(self, settings: DisplaySettings | None = None) -> str:
+        """The text of the module's attributes, as Burn writes it; makes nothing (M101, M103). `repr` is another one."""
+        return display(self, settings)
+
+    def display_settings(self) -> DisplaySettings:
+        """How this module and those below it are displayed, where the caller of `display` does not say; override it."""
+        return DisplaySettings()
+
+    def display_content(self) -> Sequence[tuple[str, Any]] | None:
+        """Names and values that `display` shows instead of the fields; None for the fields; override it (M102)."""
+        return None
+
+    def __repr__(self) -> str:
+        return represent(self)
+
+    def _refuse_path(self, path: str) -> None:
+        near = difflib.get_close_matches(path, _all_paths(self), n=3, cutoff=0.0)
+        hint = f"; the nearest are {', '.join(map(repr, near))}" if near else ", and the module has no paths"
+        raise PathError(f"there is nothing at {path!r}{hint}")
+
+    # New modules
+
+    def map(self, mapper: ModuleMapper) -> Self:
+        """The module with what `mapper` gives for each parameter, flag and running state (M13, M16).
+
+        Raises:
+            ModuleError: a hook gives something else than a Param or Flag.
+        """
+        return rebuild(self, Mapped(mapper))
+
+    def clone(self) -> Self:
+        """A module with the same values; parameters are shared, running states its own (M26, M97)."""
+        return self._each(lambda path, leaf: leaf)
+
+    def fork(self, device: Device | str) -> Self:
+        """The module on a device, to train there: parameters are leaves of their own, and lazy ones stay lazy.
+
+        Ids, settings and the tensors' autodiff association are kept. Use
+        `to_device` where gradients shall flow back to this module (M40, M42).
+        """
+        return self._moved(Device(device), cut=True)
+
+    def to_device(self, device: Device | str) -> Self:
+        """The module on a device; its parameters are copies that gradients flow back through (M40, M41)."""
+        return self._moved(Device(device), cut=False)
+
+    def train(self) -> Self:
+        """The module for training: everything autodiff, parameters and flags as configured (M51, M56).
+
+        Raises:
+            AutodiffError: a parameter that is to train was made by a recorded operation, as after `to_device` (M49).
+        """
+
+        def change(path: str, leaf: Leaf) -> Leaf:
+            if isinstance(leaf, Param):
+                try:
+                    return leaf._associated(autodiff=True)
+                except AutodiffError as error:
+                    raise AutodiffError(
+                        f"train: {path} was moved by to_device, or made by another recorded operation, and cannot "
+                        "train; move a module with fork to train it"
+                    ) from error
+            if isinstance(leaf, Flag):
+                return leaf if leaf.is_enabled == leaf.configured else leaf.with_value(leaf.configured)
+            return leaf.value().autodiff() if isinstance(leaf, RunningState) else leaf.autodiff()
+
+        return self._each(change)
+
+    def valid(self) -> Self:
+        """A snapshot for inference: nothing autodiff, flags off; what is configured is kept for `train` (M51, M55)."""
+
+        def change(path: str, leaf: Leaf) -> Leaf:
+            if isinstance(leaf, Param):
+                return leaf._associated(autodiff=False)
+            if isinstance(leaf, Flag):
+                return leaf.map(lambda _: False) if leaf.is_enabled else leaf
+            return leaf.value().without_autodiff() if isinstance(leaf, RunningState) else leaf.without_autodiff()
+
+        return self._each(change)
+
+    def replace(self, **fields: Any) -> Self:
+        """A module of the same type with these fields, the rest shared; checked as at construction.
+
+        ``__init__`` does not run, so configuration that was computed from a
+        replaced field stays. A field that was skipped stays skipped. Running
+        states of the new module are its own.
+
+        Raises:
+            PathError: the module has no such field.
+        """
+        unknown = [name for name in fields if name not in self._fields]
+        if unknown:
+            raise PathError(
+                f"{type(self).__name__} has no field {unknown[0]!r}; its fields are {', '.join(self._fields) or 'none'}"
+            )
+        made = object.__new__(type(self))
+        # Nodes and configuration that stay are taken as they are: what `skip` marked inside them reads unmarked.
+        kept = {
+            name: value if is_child or not isinstance(value, (list, tuple, dict)) else Skip(value, lasting=False)
+            for name, value, is_child in self._entries()
+            if name not in self._skipped
+        }
+        made._freeze({**self.fields(), **kept, **fields}, set(self._skipped))
+        return made.clone()
+
+    # Records
+
+    def into_record(self) -> ModuleRecord:
+        """A record of every parameter and running state, in visit order; lazy ones are made (R2, R5)."""
+        return recording.into_record(self)
+
+    def into_record_group(self, group: ParamGroup) -> ModuleRecord:
+        """A record of what `group` has; the rest is neither read nor made (R6)."""
+        return recording.into_record(self, group)
+
+    def try_load_record(self, record: ModuleRecord) -> LoadResult[Self]:
+        """The module with the record's values, or why it cannot be; each tensor goes straight to its device (R29).
+
+        A parameter that is loaded never makes its initial value (R21). The
+        record's options say what may be missing, unused or converted.
+        """
+        return recording.try_load(self, record)
+
+    def load_record(self, record: ModuleRecord) -> Self:
+        """The module with the record's values.
+
+        Raises:
+            RecordValidationError: the record does not fit; the message names all that is wrong.
+            RecordFormatError: the record's data is damaged.
+        """
+        return self.try_load_record(record).unwrap()
+
+    def save_file(self, file: str | PathLike[str]) -> None:
+        """Write the module's record as a burnpack file, all or nothing; ``.bpk`` is added to a bare name (R36, R38).
+
+        Raises:
+            RecordIoError: the file cannot be written; what was there before still is.
+        """
+        self.into_record().save(file)
+
+    def try_load_file(self, file: str | PathLike[str]) -> LoadResult[Self]:
+        """The module with a file's values, or why it cannot be (R37); burnpack, safetensors or GGUF."""
+        try:
+            with open_record(file) as record:
+                return self.try_load_record(record)
+        except RecordError as error:
+            return LoadResult(None, error)
+
+    def load_file(self, file: str | PathLike[str]) -> Self:
+        """The module with a file's values.
+
+        Raises:
+            RecordIoError: the file cannot be read.
+            RecordFormatError: it is no record, or damaged.
+            RecordValidationError: it does not fit the module.
+        """
+        return self.try_load_file(file).unwrap()
+
+    def _moved(self, device: Device, cut: bool) -> Self:
+        def change(path: str, leaf: Leaf) -> Leaf:
+            if isinstance(leaf, Param):
+                return leaf._moved(device, cut)
+            if isinstance(leaf, Flag):
+                return leaf
+            return leaf.value().to_device(device) if isinstance(leaf, RunningState) else leaf.to_device(device)
+
+        return self._each(change, destination=device)
+
+    def _each(self, change: Any, destination: Device | None = None) -> Self:
+        """A tree of changed leaves; `change` gives a running state's new value, which gets a state of its own (M97)."""
+
+        def one(path: str, leaf: Leaf) -> Leaf:
+            changed = change(path, leaf)
+            if not isinstance(leaf, RunningState):
+                return changed
+            return leaf._derived(leaf.value() if changed is leaf else changed)
+
+        return rebuild(self, Each(one, destination))
+
+    __copy__ = clone
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} is not pickled; save it with save_file and build it anew to load it")
+
+
+def public_names(cls: type) -> frozenset[str]:
+    """The names that no field of a subclass may have: those of the class's public attributes."""
+    return frozenset(name for name in dir(cls) if not name.startswith("_"))
+
+
+Module._reserved = public_names(Module)
+
+
+def _device_of(leaf: Leaf) -> Device | None:
+    """Where a leaf's tensor is or will be; None for a flag."""
+    if isinstance(leaf, Flag):
+        return None
+    return leaf.value().device if isinstance(leaf, RunningState) else leaf.device
+
+
+def _all_paths(node: Node, prefix: str = "") -> list[str]:
+    """Paths of everything below a node that `at` finds."""
+    found: list[str] = []
+    for name, child in node._children:
+        path = joined(prefix, name)
+        if child is not None:
+            found.append(path)
+        if isinstance(child, Node):
+            found += _all_paths(child, path)
+    return found

@@ -1,0 +1,187 @@
+"""Between modules and records: what a module records, and how a record loads into a module.
+
+A load is checked whole before any data is read, and a module that does not
+fit is left as it was (R29). Entries are found by path alone (R11). A tied
+parameter is loaded once and put in all its places; an entry for one of them
+serves all (D8).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from records import ModuleRecord, RecordEntry, RecordError, RecordValidationError
+
+from .group import ParamGroup
+from .param import Param
+from .running_state import RunningState
+from .tree import Each, Leaf, Node, leaves, rebuild
+
+M = TypeVar("M", bound=Node)
+
+
+class Mismatch(NamedTuple):
+    """An entry that a module cannot take."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoadResult(Generic[M]):
+    """What a load came to: the loaded module, or the error; and everything that did not fit, either way (R29).
+
+    Attributes:
+        module: the loaded module; None if the load was refused.
+        error: why it was refused; None if it was not.
+        missing: paths of the module that the record lacks.
+        unused: paths of the record that the module lacks.
+        mismatched: entries of another shape or kind than the module's.
+    """
+
+    module: M | None
+    error: Exception | None = None
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    mismatched: tuple[Mismatch, ...] = field(default=())
+
+    def unwrap(self) -> M:
+        """The loaded module.
+
+        Raises:
+            RecordError: the load was refused.
+        """
+        if self.module is None:
+            raise self.error or RecordError("the load was refused")
+        return self.module
+
+
+def into_record(module: Node, group: ParamGroup | None = None) -> ModuleRecord:
+    """Every parameter and running state of a module, or those that `group` has, in visit order (R2, R6).
+
+    Lazy parameters that are recorded are made (R5), one by one, when their
+    turn comes.
+    """
+    entries: list[tuple[str, RecordEntry]] = []
+    saved: dict[int, RecordEntry] = {}
+    for path, leaf in leaves(module):
+        if isinstance(leaf, (Param, RunningState)) and (group is None or group.matches(leaf.id, path)):
+            if id(leaf) not in saved:
+                value = leaf._save_form() if isinstance(leaf, Param) else leaf.value()
+                saved[id(leaf)] = RecordEntry(value.without_autodiff(), leaf.id)
+            entries.append((path, saved[id(leaf)]))
+    return ModuleRecord(entries)
+
+
+def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
+    """`module` with the record's values; the module itself stays as it is, whatever happens."""
+    try:
+        plan = _Plan(module, record)
+    except RecordError as raised:  # data that is compared, of entries for one tied parameter, cannot be read
+        return LoadResult(None, raised)
+    error: RecordError | None = plan.refusal()
+    loaded: Any = None
+    if error is None:
+        try:
+            loaded = rebuild(module, Each(plan.load))
+        except RecordError as raised:
+            error = raised
+    return LoadResult(loaded, error, tuple(plan.missing), tuple(plan.unused), tuple(plan.mismatched))
+
+
+class _Plan:
+    """What of a record goes where in a module, found out without reading data."""
+
+    def __init__(self, module: Node, record: ModuleRecord) -> None:
+        self._record = record
+        self._entries: dict[int, RecordEntry] = {}
+        self.missing: list[str] = []
+        self.mismatched: list[Mismatch] = []
+        places: dict[int, tuple[Param | RunningState, list[str]]] = {}
+        known: dict[str, None] = {}
+        for path, leaf in leaves(module):
+            if isinstance(leaf, (Param, RunningState)):
+                places.setdefault(id(leaf), (leaf, []))[1].append(path)
+                known[path] = None
+        for leaf, paths in places.values():
+            self._find(leaf, paths)
+        missing = set(self.missing)
+        self.missing = [path for path in known if path in missing]  # in visit order, which tied ones interrupt
+        self.unused = sorted(path for path in record if path not in known)
+
+    def _find(self, leaf: Param | RunningState, paths: list[str]) -> None:
+        """The entry for a leaf that stands at these paths."""
+        found = [path for path in paths if path in self._record]
+        if not found:
+            self.missing += paths
+            return
+        problems = [Mismatch(path, reason) for path in found if (reason := self._reason(leaf, self._record[path]))]
+        if not problems:
+            problems = self._differing(found)
+        self.mismatched += problems
+        if not problems:
+            self._entries[id(leaf)] = self._record[found[0]]
+
+    def _reason(self, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
+        """Why an entry does not fit a leaf; None if it does (R12, R13, R17)."""
+        if isinstance(leaf, Param):
+            shape, kind, dtype = leaf._record_shape(), leaf.kind, leaf.dtype
+        else:
+            value = leaf.value()
+            shape, kind, dtype = value.shape, "float", value.dtype
+        if entry.kind != kind:
+            return f"the record has {entry.dtype}, the module {dtype}; kinds are not converted"
+        if entry.shape != shape:
+            return f"the record has shape {list(entry.shape)}, the module {list(shape)}"
+        return None
+
+    def _differing(self, paths: list[str]) -> list[Mismatch]:
+        """What speaks against loading one tied parameter from the entries of several of its places (D8)."""
+        first, *others = paths
+        return [
+            Mismatch(path, f"tied to {first} in the module, but the record has different values for the two")
+            for path in others
+            if not _same_data(self._record[first], self._record[path])
+        ]
+
+    def refusal(self) -> RecordValidationError | None:
+        """The one error that names everything that the record's options do not allow (R23 to R27)."""
+        options = self._record.options
+        mismatched = self.mismatched if options.validate else []
+        missing = [] if options.allow_partial else self.missing
+        unused = [] if options.allow_unused else self.unused
+        if not (mismatched or missing or unused):
+            return None
+        findings = [f"{mismatch.path}: {mismatch.reason}" for mismatch in mismatched]
+        findings += [f"{path}: missing from the record (allow_partial=True leaves it as it is)" for path in missing]
+        findings += [f"{path}: unused, not in the module (allow_unused=True ignores it)" for path in unused]
+        wrong = [mismatch.path for mismatch in mismatched]
+        return RecordValidationError(findings, missing=missing, unused=unused, mismatched=wrong)
+
+    def load(self, path: str, leaf: Leaf) -> Leaf:
+        """The leaf with its entry's value, read straight onto the leaf's device; itself where it has none."""
+        if id(leaf) not in self._entries:
+            return leaf._derived(leaf.value()) if isinstance(leaf, RunningState) else leaf
+        entry = self._entries[id(leaf)]
+        cast = self._record.options.dtype_policy == "CastToModule"
+        if isinstance(leaf, Param):
+            tensor = entry.read(leaf.device.inner())
+            return leaf._loaded(entry.id, tensor.cast(leaf.dtype) if cast else tensor)
+        if isinstance(leaf, RunningState):
+            value = leaf.value()
+            tensor = entry.read(value.device.inner())
+            tensor = tensor.cast(value.dtype) if cast else tensor
+            return leaf._derived(tensor.autodiff() if value.device.is_autodiff else tensor)
+        raise AssertionError("only parameters and running states have entries")
+
+
+def _same_data(a: RecordEntry, b: RecordEntry) -> bool:
+    """Whether two entries have the same dtype, shape and bits."""
+    if a.source is b.source:
+        return True
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    one, other = a.host(), b.host()
+    bits = f"u{one.dtype.itemsize}"  # so that -0 is not 0 and a NaN is itself, without copies of the data
+    return np.array_equal(one.view(bits), other.view(bits))

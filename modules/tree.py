@@ -1,0 +1,147 @@
+"""The module tree: what a child is, and the two walks over children that everything else is made of.
+
+A *node* is a place with children: a module or a container. Its children are
+module-like values under names, in order: Param, Flag, RunningState, Tensor,
+another node, or None (an absent optional). Everything else is configuration,
+which no walk enters. A *leaf* is a child that is no node.
+
+`leaves` lists them; `rebuild` makes a new tree of changed leaves that shares
+whatever did not change (principle 1). The public `visit` and `map` are in
+`modules.traversal`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, TypeAlias
+
+from engine import Device, Tensor
+
+from .flag import Flag
+from .param import Param
+from .running_state import RunningState
+
+Leaf: TypeAlias = Param | Flag | RunningState | Tensor
+LEAVES = (Param, Flag, RunningState, Tensor)
+
+
+class Node:
+    """A place in the tree that has children."""
+
+    __slots__ = ("__weakref__", "_children")
+
+    _children: tuple[tuple[str, Any], ...]
+
+    @property
+    def _container(self) -> str:
+        """The container type that enter and exit hooks are told (M6)."""
+        raise NotImplementedError
+
+    def _with_children(self, children: Sequence[Any], destination: Device | None) -> Self:
+        """A node like this one with other children, in the same order; `destination` if they were all moved there."""
+        raise NotImplementedError
+
+    def _entries(self) -> list[tuple[str, Any, bool]]:
+        """All that it holds, in order: name, value as walks see it, and whether that is a child; else configuration."""
+        raise NotImplementedError
+
+    @property
+    def _shown(self) -> "Node":
+        """The node that display and repr show: itself, or what it wraps if it adds no path of its own (M6)."""
+        return self
+
+
+class Transform(Protocol):
+    """What `rebuild` does with a tree."""
+
+    @property
+    def destination(self) -> Device | None:
+        """The device that every leaf is moved to, or None."""
+        ...
+
+    def leaf(self, path: str, leaf: Leaf) -> Any:
+        """The leaf that takes the place of `leaf`."""
+        ...
+
+    def enter(self, name: str, container: str, /) -> None:
+        """Called before each child, None included."""
+        ...
+
+    def exit(self, name: str, container: str, /) -> None:
+        """Called after each child."""
+        ...
+
+
+def joined(prefix: str, name: str) -> str:
+    """The path of `name` below `prefix`."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def leaves(node: Node, prefix: str = "") -> list[tuple[str, Leaf]]:
+    """All leaves below a node with their paths, in traversal order; one that stands twice is there twice."""
+    found: list[tuple[str, Leaf]] = []
+    _collect(node, prefix, found.append)
+    return found
+
+
+def _collect(node: Node, prefix: str, add: Callable[[tuple[str, Any]], None]) -> None:
+    for name, child in node._children:
+        if isinstance(child, Node):
+            _collect(child, joined(prefix, name), add)
+        elif child is not None:
+            add((joined(prefix, name), child))
+
+
+def num_elements(leaf: Leaf) -> int:
+    """What a leaf counts in `num_params`: elements of a parameter of floats or of a running state, else 0 (M99)."""
+    if isinstance(leaf, Param):
+        return leaf.num_elements if leaf.kind == "float" else 0
+    return leaf.value().size if isinstance(leaf, RunningState) else 0
+
+
+def num_params(node: Node) -> int:
+    """Number of elements of all parameters of floats and running states below a node; tied ones at each place."""
+    return sum(num_elements(leaf) for _, leaf in leaves(node))
+
+
+def rebuild(node: Node, transform: Transform) -> Any:
+    """A new tree in which `transform` has replaced the leaves; nodes below the root that did not change are shared."""
+    return node._with_children(_rebuilt_children(node, transform, ""), transform.destination)
+
+
+def _rebuilt_children(node: Node, transform: Transform, prefix: str) -> list[Any]:
+    container = node._container
+    children: list[Any] = []
+    for name, child in node._children:
+        transform.enter(name, container)
+        if isinstance(child, Node):
+            made = _rebuilt_children(child, transform, joined(prefix, name))
+            same = all(new is old for new, (_, old) in zip(made, child._children, strict=True))
+            child = child if same else child._with_children(made, transform.destination)
+        elif child is not None:
+            child = transform.leaf(joined(prefix, name), child)
+        transform.exit(name, container)
+        children.append(child)
+    return children
+
+
+class Each:
+    """A transform that computes one result per object, so that tied places stay tied (D8).
+
+    Args:
+        change: gives the new leaf; called once per distinct leaf, with the first path it has.
+        destination: set if `change` moves everything there.
+    """
+
+    def __init__(self, change: Callable[[str, Any], Leaf], destination: Device | None = None) -> None:
+        self._change = change
+        self._made: dict[int, Leaf] = {}
+        self.destination = destination
+
+    def leaf(self, path: str, leaf: Leaf) -> Leaf:
+        key = id(leaf)
+        if key not in self._made:
+            self._made[key] = self._change(path, leaf)
+        return self._made[key]
+
+    def enter(self, name: str, container: str, /) -> None: ...
+
+    def exit(self, name: str, container: str, /) -> None: ...
