@@ -32,7 +32,11 @@ class Backend(Protocol):
         ...
 
     def indices(self) -> Sequence[int]:
-        """Indices of the devices that this machine has; empty where the kind is not usable."""
+        """Indices of the devices that this machine has.
+
+        Raises:
+            DeviceError: there is no driver, or no device.
+        """
         ...
 
     def enter(self, index: int) -> None:

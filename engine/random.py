@@ -48,7 +48,8 @@ class Key:
 
     def generator(self) -> np.random.Generator:
         """A NumPy generator at the start of the key's sequence."""
-        return np.random.Generator(np.random.Philox(key=[self.seed, self.index], counter=[0, 0, 0, self.part]))
+        key = np.array([self.seed, self.index], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=self.part << 192))
 
 
 @final

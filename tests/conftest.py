@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 PREFIX: Final = "LAYERLOOM_"
-KNOWN: Final = frozenset({"LAYERLOOM_PROFILE", "LAYERLOOM_ADAPTER", "LAYERLOOM_GOLDEN"})
+KNOWN: Final = frozenset({"LAYERLOOM_PROFILE", "LAYERLOOM_ADAPTER", "LAYERLOOM_GOLDEN", "LAYERLOOM_NO_PEER"})
 DATABASE: Final = Path(__file__).parent.parent / ".hypothesis"
 
 _KEPT: Final = DirectoryBasedExampleDatabase(DATABASE / "examples")
@@ -102,6 +102,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"adapter: {os.environ.get('LAYERLOOM_ADAPTER') or 'the engine'}; golden values: "
         f"{os.environ.get('LAYERLOOM_GOLDEN') or 'tests/golden'}",
     ]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print the header under one -q too, where pytest prints none: a result without its choices says little."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.config.get_verbosity() == -1:
+        for line in pytest_report_header(session.config):
+            reporter.write_line(line)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

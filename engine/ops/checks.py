@@ -1,6 +1,5 @@
 """What the functions of tensors refuse before they compute: axes, indices and shapes that are not there."""
 
-from math import prod
 from typing import Any, TypeAlias
 
 from engine.dtype import INTS
@@ -40,16 +39,14 @@ def checked_axes(name: str, x: Any, axis: Axes) -> tuple[int, ...]:
 
 
 def refuse_nothing(name: str, x: Any, axes: tuple[int, ...]) -> None:
-    """Refuse a reduction that has no value for no elements, and would have to give one.
+    """Refuse to reduce axes without elements, where that has no value.
 
     Raises:
-        ShapeError: the axes have no elements, and the result has some.
+        ShapeError: one of the axes has extent 0.
     """
     shape = x._data.shape
-    if 0 in shape and 0 in (shape[axis] for axis in axes):
-        kept = prod(extent for axis, extent in enumerate(shape) if axis not in axes)
-        if kept:
-            raise ShapeError(f"{name}: of no elements there is none (a tensor of shape {shape}, over axes {axes})")
+    if any(shape[axis] == 0 for axis in axes):
+        raise ShapeError(f"{name}: of no elements there is none (a tensor of shape {shape}, over axes {axes})")
 
 
 def check_indices(name: str, indices: Any, extent: int, what: str = "index", of: str = "an axis of extent") -> None:

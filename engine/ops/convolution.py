@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Pair: TypeAlias = tuple[int, int]
 
 
-def _windows(xp: Any, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair, fill: float) -> Array:
+def _windows(
+    xp: Any, name: str, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair, fill: float
+) -> Array:
     """What each output sees: a view, not to be written, [batch, channels, out height, out width, height, width]."""
     batch, channels, height, width = x.shape
     if padding != (0, 0):
@@ -33,7 +35,9 @@ def _windows(xp: Any, x: Array, size: Pair, stride: Pair, padding: Pair, dilatio
         for extent, s, step, d in zip((height, width), size, stride, dilation, strict=True)
     )
     if min(out) < 1:
-        raise ShapeError(f"no window {size} with dilation {dilation} fits into a padded image {(height, width)}")
+        raise ShapeError(
+            f"{name}: no window {size} with dilation {dilation} fits into a padded image {(height, width)}"
+        )
     steps = x.strides[2] * stride[0], x.strides[3] * stride[1], x.strides[2] * dilation[0], x.strides[3] * dilation[1]
     return xp.lib.stride_tricks.as_strided(x, (batch, channels, *out, *size), (*x.strides[:2], *steps))
 
@@ -42,7 +46,7 @@ def _conv2d_array(
     xp: Any, x: Array, weight: Array, *bias: Array, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Array:
     outputs, inputs, height, width = weight.shape
-    patches = _windows(xp, x, (height, width), stride, padding, dilation, 0)
+    patches = _windows(xp, "conv2d", x, (height, width), stride, padding, dilation, 0)
     batch, _, out_height, out_width = patches.shape[:4]
     patches = patches.reshape(batch, groups, inputs, out_height, out_width, height, width)
     columns = patches.transpose(1, 2, 5, 6, 0, 3, 4).reshape(groups, inputs * height * width, -1)
@@ -54,7 +58,7 @@ def _conv2d_array(
 
 
 def _max_pool2d_array(xp: Any, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Array:
-    return _windows(xp, x, size, stride, padding, dilation, -xp.inf).max(axis=(4, 5))
+    return _windows(xp, "max_pool2d", x, size, stride, padding, dilation, -xp.inf).max(axis=(4, 5))
 
 
 _CONV2D = Primitive("conv2d", _conv2d_array, takes=FLOATS, wide=True)

@@ -8,7 +8,8 @@ float32 and round once.
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engine.dtype import FLOATS, INTS
+from engine.backend import Array
+from engine.dtype import BFLOAT16, FLOATS, INTS
 from engine.errors import DTypeError
 from engine.primitive import BOOLEANS, NUMBERS, Operand, Primitive, check_alike, checked_operand, scalar
 
@@ -185,6 +186,14 @@ def reciprocal(x: "Tensor") -> "Tensor":
 
 # Comparison and logic
 
+
+def where_array(xp: Any, condition: Array, a: Any, b: Any) -> Array:
+    """`a` where the condition holds, else `b`; of bfloat16 by its bits, since CuPy would make it float32."""
+    if a.dtype == BFLOAT16:
+        return xp.where(condition, a.view(xp.uint16), b.view(xp.uint16)).view(BFLOAT16)
+    return xp.where(condition, a, b)
+
+
 _EQUAL = Primitive("equal", lambda xp, a, b: xp.equal(a, b), scalars=True)
 _NOT_EQUAL = Primitive("not_equal", lambda xp, a, b: xp.not_equal(a, b), scalars=True)
 _LESS = Primitive("less", lambda xp, a, b: xp.less(a, b), scalars=True)
@@ -194,9 +203,7 @@ _GREATER_EQUAL = Primitive("greater_equal", lambda xp, a, b: xp.greater_equal(a,
 _AND = Primitive("logical_and", lambda xp, a, b: xp.logical_and(a, b), takes=BOOLEANS, scalars=True)
 _OR = Primitive("logical_or", lambda xp, a, b: xp.logical_or(a, b), takes=BOOLEANS, scalars=True)
 _NOT = Primitive("logical_not", lambda xp, x: xp.logical_not(x), takes=BOOLEANS)
-_WHERE = Primitive(
-    "where", lambda xp, condition, a, b: xp.where(condition, a, b), takes=BOOLEANS, mixed=True, scalars=True
-)
+_WHERE = Primitive("where", where_array, takes=BOOLEANS, mixed=True, scalars=True)
 
 
 def equal(a: Number, b: Number) -> "Tensor":

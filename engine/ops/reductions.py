@@ -30,18 +30,13 @@ def _prod_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Arr
 
 
 def _mean_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    return x.sum(axis=axis, keepdims=keepdims) / _count(x, axis)
+    return x.sum(axis=axis, keepdims=keepdims) / product(x.shape[one] for one in axis)
 
 
 def _var_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     away = x - _mean_array(xp, x, axis, True)
     away *= away
     return _mean_array(xp, away, axis, keepdims)
-
-
-def _count(x: Array, axis: tuple[int, ...]) -> int:
-    """How many elements go into one of the result; 1 where the result has none, so that nothing divides by 0."""
-    return product(x.shape[one] for one in axis) or 1
 
 
 def _argmax_array(xp: Any, x: Array, axis: int | None, keepdims: bool) -> Array:

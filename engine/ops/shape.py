@@ -12,6 +12,7 @@ from engine.errors import ShapeError
 from engine.primitive import Operand, Primitive, checked_operand, dense
 
 from .checks import checked_axis
+from .elementwise import where_array
 from .indexing import take
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def _broadcast_to_array(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
 
 def _tril_array(xp: Any, x: Array, diagonal: int) -> Array:
     rows, columns = x.shape[-2:]
-    return xp.where(xp.arange(columns) <= xp.arange(rows)[:, None] + diagonal, x, x.dtype.type(0))
+    return where_array(xp, xp.arange(columns) <= xp.arange(rows)[:, None] + diagonal, x, x.dtype.type(0))
 
 
 _RESHAPE = Primitive("reshape", lambda xp, x, shape: x.reshape(shape))
@@ -151,9 +152,12 @@ def _part(part: Any) -> Any:
     """One part of an index; an integer as Python's own (a Tensor of one is taken for its value)."""
     if part is None or part is ... or isinstance(part, slice):
         return part
-    if isinstance(part, bool) or not hasattr(part, "__index__"):
-        raise TypeError(
-            f"index: {part!r} is no integer, slice, None or ...; a tensor of integers may stand alone, "
-            "and where() chooses by booleans"
-        )
-    return part.__index__()
+    try:
+        if not isinstance(part, bool):
+            return part.__index__()
+    except (AttributeError, TypeError):
+        pass
+    raise TypeError(
+        f"index: {part!r} is no integer, slice, None or ...; a tensor of integers may stand alone, "
+        "and where() chooses by booleans"
+    )

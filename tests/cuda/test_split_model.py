@@ -1,0 +1,64 @@
+"""A model split over GPUs gives what the whole one gives. This ran over a fake CuPy and not on a GPU."""
+
+from typing import Any
+
+import pytest
+
+from engine import Device, Seed, Tensor, ops, tensor, transfer
+from modules import Module
+from modules.nn import Linear
+from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
+from tests.fake_cupy import Machine, installed
+
+
+class Block(Module):
+    """A residual layer."""
+
+    def __init__(self, width: int, device: Device, seed: Seed) -> None:
+        self.linear = Linear(width, width, device=device, seed=seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + ops.gelu(self.linear(x))
+
+
+class Mlp(LayerParallelism):
+    """Six of them between two products."""
+
+    def __init__(self, placement: LayerPlacement, seed: Seed) -> None:
+        self.stem = Linear(4, 16, device=placement.input, seed=seed)
+        self.blocks = [Block(16, device, seed) for device in placement.hidden]
+        self.head = Linear(16, 3, device=placement.output, seed=seed)
+
+    def layer_input(self) -> Any:
+        return self.stem
+
+    def layers_hidden(self) -> Any:
+        return self.blocks
+
+    def layer_output(self) -> Any:
+        return self.head
+
+
+def output(*devices: str) -> tuple[bytes, transfer.TransferLog]:
+    """What the model gives with its layers shared out, and what it copied."""
+    placement = LayerPlacement.even([Device(device) for device in devices], 6)
+    model = DistributedLayeredModel(Mlp(placement, Seed(0)), placement)
+    x = tensor([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.5, 0.0, 2.0]], device=devices[0])
+    with transfer.log() as log:
+        result = model(x)
+    assert str(result.device) == devices[-1]
+    return result.tobytes(), log
+
+
+@pytest.mark.parametrize(("peers", "route"), [(None, "peer"), ((), "staged")])
+def test_a_model_split_over_gpus_gives_the_bits_of_the_whole_one(peers: Any, route: str) -> None:
+    """P40: splitting changes no bit; one copy at each change of device, of the activations alone."""
+    with installed(Machine(peers=peers)):
+        whole, nothing = output("cuda:2")
+        parts, log = output("cuda:0", "cuda:1", "cuda:3")
+        assert parts == whole
+        assert not nothing
+        assert {way: tuple(count) for way, count in log.items()} == {
+            (Device("cuda:0"), Device("cuda:1"), route): (1, 2 * 16 * 4),
+            (Device("cuda:1"), Device("cuda:3"), route): (1, 2 * 16 * 4),
+        }
