@@ -1,0 +1,117 @@
+"""``python -m bench NAME …``: run benchmarks, print their tables, and write them as JSON."""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine import EngineError
+from examples.errors import UsageError
+
+from . import machine, report
+from .answers import AnswerError
+from .registry import BENCHMARKS
+from .settings import Settings
+
+_EPILOG = (
+    "Figures of a machine that other work shares mean nothing: wait until it is quiet. Temporary files, of up to "
+    "1.2 GB, lie where TMPDIR says."
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; all of them without a name")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and results there too")
+    parser.add_argument("--markdown", action="store_true", help="print tables as text for a README")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, measures nothing")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of matrix products; by default as BLAS chooses"
+    )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="PYTHON",
+        help="interpreter of an environment with torch or llama_cpp, for generate to measure; by default this one",
+    )
+    return parser
+
+
+def _refusal(arguments: argparse.Namespace) -> str | None:
+    """What is wrong with the arguments, in one line; None if nothing is."""
+    for name in arguments.names:
+        if name not in BENCHMARKS:
+            return f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}"
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        return f"--json {arguments.json}: there is no folder {arguments.json.parent}"
+    if arguments.beside is not None and not arguments.beside.is_file():
+        return f"--beside {arguments.beside}: there is no such interpreter"
+    if arguments.threads is not None and arguments.threads < 1:
+        return f"--threads {arguments.threads}: give 1 or more"
+    return None
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Matrix products use so many threads inside the ``with``; as many as BLAS chooses if None."""
+    if number is None:
+        yield
+        return
+    with importlib.import_module("threadpoolctl").threadpool_limits(number, user_api="blas"):
+        yield
+
+
+def _run(name: str, settings: Settings) -> report.Result:
+    benchmark = BENCHMARKS[name]
+    with machine.OtherWork() as other:
+        rows = list(benchmark.measure(settings))
+    return report.Result(
+        name=name, question=benchmark.__doc__ or "", rows=rows, quick=settings.quick, others=other.share
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for.
+
+    Returns:
+        The exit status: 0; 1 if two sides computed different answers or something is missing; 2 for wrong
+        arguments; 130 if interrupted.
+    """
+    given = _parser().parse_args(arguments)
+    refusal = _refusal(given)
+    if refusal is None and given.threads is not None:
+        refusal = _missing("threadpoolctl")
+    if refusal is not None:
+        print(f"python -m bench: {refusal}", file=sys.stderr)
+        return 2
+    settings = Settings(quick=given.quick, beside=given.beside)
+    results: list[report.Result] = []
+    try:
+        with _threads(given.threads):
+            described = machine.describe()
+            report.print_machine(described)
+            for name in given.names or BENCHMARKS:
+                results.append(_run(name, settings))
+                report.print_result(results[-1], markdown=given.markdown)
+                if given.json is not None:
+                    report.write_json(given.json, described, results)
+    except (AnswerError, EngineError, UsageError, OSError) as error:
+        print(f"python -m bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _missing(package: str) -> str | None:
+    """That a package is not installed; None if it is."""
+    if importlib.util.find_spec(package) is not None:
+        return None
+    return f"--threads takes the package {package}; install layerloom with its extra `bench`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
