@@ -66,7 +66,7 @@ class Primitive:
         forward: ``forward(xp, *arrays, **settings)``, the array of the result.
         takes: the dtypes that the first operand may have, None for all. The others have the same, unless `mixed`.
         mixed: whether the operands may differ in dtype; the public function then checks the others.
-        wide: whether float16 and bfloat16 operands are computed in float32, the result rounded once.
+        wide: whether float16 and bfloat16 operands are computed in float32; a float32 result is then rounded once.
         scalars: whether an operand may be a scalar that `scalar` made.
     """
 
@@ -151,7 +151,8 @@ class Primitive:
             raise DTypeError(f"{self.name}: takes {_CALLED[self.takes]}, not a tensor of dtype {dtype}; {way}")
 
         def widely(xp: Any, *arrays: Array, **settings: Any) -> Array:
-            return self.forward(xp, *(widened(array) for array in arrays), **settings).astype(dtype)
+            data = self.forward(xp, *(widened(array) for array in arrays), **settings)
+            return data.astype(dtype) if data.dtype == FLOAT32 else data
 
         return widely
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engine.tensor import Tensor
 
 
-def _take_array(xp: Any, x: Array, indices: Array, axis: int) -> Array:
+def take_array(xp: Any, x: Array, indices: Array, axis: int) -> Array:
     return xp.take(x, indices.astype(INT64, copy=False), axis=axis)
 
 
@@ -61,8 +61,8 @@ def segment_sums(xp: Any, keys: Array, values: Array) -> tuple[Array, Array]:
     return keys[ends], sums[ends]
 
 
-_TAKE = Primitive("take", _take_array, mixed=True)
-_EMBEDDING = Primitive("embedding", lambda xp, weight, ids: _take_array(xp, weight, ids, 0), mixed=True)
+_TAKE = Primitive("take", take_array, mixed=True)
+_EMBEDDING = Primitive("embedding", lambda xp, weight, ids: take_array(xp, weight, ids, 0), mixed=True)
 _GATHER = Primitive("gather", _gather_array, mixed=True)
 _SCATTER_ADD = Primitive("scatter_add", _scatter_add_array, takes=NUMBERS, mixed=True, wide=True)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.dtype import BOOL, FLOATS, INT64
-from engine.primitive import BOOLEANS, Primitive, widened
+from engine.primitive import BOOLEANS, Primitive
 
 from .checks import Axes, checked_axes, checked_axis, refuse_nothing
 
@@ -39,14 +39,6 @@ def _var_array(xp: Any, x: Array, axis: tuple[int, ...], keepdims: bool) -> Arra
     return _mean_array(xp, away, axis, keepdims)
 
 
-def _argmax_array(xp: Any, x: Array, axis: int | None, keepdims: bool) -> Array:
-    return widened(x).argmax(axis=axis, keepdims=keepdims)
-
-
-def _argmin_array(xp: Any, x: Array, axis: int | None, keepdims: bool) -> Array:
-    return widened(x).argmin(axis=axis, keepdims=keepdims)
-
-
 def _cumsum_array(xp: Any, x: Array, axis: int) -> Array:
     return xp.cumsum(x, axis=axis, dtype=INT64 if x.dtype == BOOL else x.dtype)
 
@@ -57,8 +49,8 @@ _MEAN = Primitive("mean", _mean_array, takes=FLOATS, wide=True)
 _VAR = Primitive("var", _var_array, takes=FLOATS, wide=True)
 _MAX = Primitive("max", lambda xp, x, axis, keepdims: x.max(axis=axis, keepdims=keepdims), wide=True)
 _MIN = Primitive("min", lambda xp, x, axis, keepdims: x.min(axis=axis, keepdims=keepdims), wide=True)
-_ARGMAX = Primitive("argmax", _argmax_array)
-_ARGMIN = Primitive("argmin", _argmin_array)
+_ARGMAX = Primitive("argmax", lambda xp, x, axis, keepdims: x.argmax(axis=axis, keepdims=keepdims), wide=True)
+_ARGMIN = Primitive("argmin", lambda xp, x, axis, keepdims: x.argmin(axis=axis, keepdims=keepdims), wide=True)
 _ANY = Primitive("any", lambda xp, x, axis, keepdims: x.any(axis=axis, keepdims=keepdims), takes=BOOLEANS)
 _ALL = Primitive("all", lambda xp, x, axis, keepdims: x.all(axis=axis, keepdims=keepdims), takes=BOOLEANS)
 _CUMSUM = Primitive("cumsum", _cumsum_array, wide=True)

@@ -5,15 +5,15 @@ where they can be, a slice is a view where it has no gaps and otherwise a copy.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.errors import ShapeError
 from engine.primitive import Operand, Primitive, checked_operand, dense
 
-from .checks import checked_axis
+from .checks import check_indices, checked_axis
 from .elementwise import where_array
-from .indexing import take
+from .indexing import take_array
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -35,6 +35,7 @@ _BROADCAST_TO = Primitive("broadcast_to", _broadcast_to_array)
 _CONCATENATE = Primitive("concatenate", lambda xp, *arrays, axis: xp.concatenate(arrays, axis=axis))
 _STACK = Primitive("stack", lambda xp, *arrays, axis: xp.stack(arrays, axis=axis))
 _INDEX = Primitive("index", lambda xp, x, at: dense(xp, x[at]))
+_PICK = Primitive("index", take_array, mixed=True)
 _SPLIT = Primitive("split", lambda xp, x, at: dense(xp, x[at]))
 _TRIL = Primitive("tril", _tril_array)
 
@@ -144,7 +145,9 @@ def index(x: "Tensor", at: Any) -> "Tensor":
         TypeError: `at` holds something else.
     """
     if isinstance(at, Operand):
-        return take(x, cast("Tensor", at), 0)
+        axis = checked_axis("index", x, 0)
+        check_indices("index", at, x._data.shape[axis])
+        return _PICK(x, at, axis=axis)
     return _INDEX(x, at=tuple(map(_part, at)) if isinstance(at, tuple) else _part(at))
 
 
