@@ -130,8 +130,7 @@ class Param:
     @property
     def is_initialized(self) -> bool:
         """Whether the value exists, whichever version of the parameter made it (D3)."""
-        cell = self._cell
-        return cell is None or cell.value is not None
+        return self._pending() is None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,12 +169,20 @@ class Param:
 
     def _known(self) -> Tensor | Cell:
         """Whatever says shape and dtype: the value if there is one, else the cell's declaration."""
-        value, cell = self._value, self._cell
-        if value is not None:
-            return value
-        if cell is None:  # another thread has just taken the value over
+        value, cell = self._now()
+        if value is not None or cell is None:
             return self.base()
         return cell if cell.value is None else cell.value
+
+    def _now(self) -> tuple[Tensor | None, Cell | None]:
+        """The value and the cell, of which one is there: who takes the value over sets it before dropping the cell."""
+        cell = self._cell
+        return self._value, cell
+
+    def _pending(self) -> Cell | None:
+        """The cell, if nobody has made its value yet."""
+        cell = self._cell
+        return cell if cell is not None and cell.value is None else None
 
     # The value
 
@@ -218,7 +225,8 @@ class Param:
 
     def with_id(self, id: ParamId | int) -> Self:
         """The parameter under another id."""
-        return self._new()._set(ParamId(id), self._value, self._cell, self._device, self._trainable, self._mappers)
+        value, cell = self._now()
+        return self._new()._set(ParamId(id), value, cell, self._device, self._trainable, self._mappers)
 
     def set_require_grad(self, require: bool) -> Self:
         """The parameter configured to train or not; integers and booleans never do (M35). Makes nothing (M63).
@@ -228,8 +236,9 @@ class Param:
         """
         if self.kind != "float" or (require == self._trainable and self._is_settled(require)):
             return self
-        value = None if self._value is None else self._value.set_require_grad(require)
-        return self._new()._set(self._id, value, self._cell, self._device, require, self._mappers)
+        value, cell = self._now()
+        value = None if value is None else value.set_require_grad(require)
+        return self._new()._set(self._id, value, cell, self._device, require, self._mappers)
 
     def with_mappers(
         self, *, load: TensorMap | None = None, save: TensorMap | None = None, init: TensorMap | None = None
@@ -243,10 +252,11 @@ class Param:
         """
         mappers = self._mappers._replace(load=load or self._mappers.load, save=save or self._mappers.save)
         if init is None:
-            return self._new()._set(self._id, self._value, self._cell, self._device, self._trainable, mappers)
-        if not self.is_initialized and self._cell is not None:
-            cell = self._cell.mapped(init)
-            return self._new()._set(self._id, None, cell, self._device, self._trainable, mappers)
+            value, cell = self._now()
+            return self._new()._set(self._id, value, cell, self._device, self._trainable, mappers)
+        pending = self._pending()
+        if pending is not None:
+            return self._new()._set(self._id, None, pending.mapped(init), self._device, self._trainable, mappers)
         base = self.base()
         mapped = init(base.set_require_grad(False))
         _check_tensor("the init mapper", mapped)
@@ -268,9 +278,10 @@ class Param:
 
     def _moved(self, device: Device, cut: bool) -> Self:
         """The parameter on another device, still lazy if it was (M46, M47); `cut` makes it a leaf there (M42)."""
-        if not self.is_initialized:
+        pending = self._pending()
+        if pending is not None:
             place = device.autodiff() if self.device.is_autodiff else device.inner()
-            return self._new()._set(self._id, None, self._cell, place, self._trainable, self._mappers)
+            return self._new()._set(self._id, None, pending, place, self._trainable, self._mappers)
         base = self.base()
         moved = base.to_device(device)
         if cut:
@@ -283,11 +294,12 @@ class Param:
         Raises:
             AutodiffError: a recorded operation made the value, and the parameter is to train (M49).
         """
-        if not self.is_initialized:
+        pending = self._pending()
+        if pending is not None:
             place = self.device.autodiff() if autodiff else self.device.inner()
             if place.is_autodiff == self.device.is_autodiff:
                 return self
-            return self._new()._set(self._id, None, self._cell, place, self._trainable, self._mappers)
+            return self._new()._set(self._id, None, pending, place, self._trainable, self._mappers)
         base = self.base()
         value = base.autodiff().set_require_grad(self._trainable) if autodiff else base.without_autodiff()
         return self if value is base else self._with_value(value)

@@ -54,7 +54,7 @@ class DistributedLayeredModel(Module, Generic[M]):
         layers = layers_of(model)
         check_placement(layers, placement)
         self._settle(dict(fields), model._children, skipped)
-        self.__dict__["_layers"] = layers
+        vars(self)["_layers"] = layers
 
     @property
     def _container(self) -> str:

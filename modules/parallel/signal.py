@@ -7,7 +7,7 @@ device already stays as it is (D4, D7).
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from engine import Device, Tensor, transfer
 from modules.containers import refuse_hidden_children
@@ -16,17 +16,15 @@ from modules.param import Param
 from modules.running_state import RunningState
 from modules.tree import Each, Leaf, Node, leaves, rebuild
 
-S = TypeVar("S")
 
-
-def moved(signal: S, device: Device) -> S:
+def moved(signal: Any, device: Device) -> Any:
     """The signal on a device; the object itself where nothing has to move.
 
     Raises:
         ModuleError: it holds an array, or a set or dataclass that holds tensors.
     """
     if isinstance(signal, Tensor):
-        return signal if signal.device == device else signal.to_device(device)
+        return signal.to_device(device)
     tensors: list[Tensor] = []
     _collect(signal, tensors.append)
     copies = transfer.copy(tensors, device)
