@@ -90,6 +90,7 @@ def test_transpose_swaps_the_last_two_axes_of_what_matches_and_undoes_itself(ent
             found = observed(once)[item.path]
             assert found == (item.id, str(turned.dtype), turned.shape, turned.tobytes())
     assert observed(once.adapt(Transpose(""))) == observed(record)
+    assert observed(ModuleRecord.from_bytes(once.into_bytes())) == observed(once)
 
 
 def test_transpose_takes_what_the_expression_is_found_in():
@@ -125,6 +126,13 @@ def test_a_joined_entry_is_the_concatenation_without_an_id(extents, others, data
     read = joined["t"].read("cpu:3")
     assert str(read.device) == "cpu:3"
     assert not any(np.shares_memory(read.numpy(), record[name].host()) for name in names)
+
+
+def test_a_joined_entry_stands_where_its_first_source_stood():
+    """DESIGN, records."""
+    record = ModuleRecord([(name, entry([at])) for at, name in enumerate("abcd")])
+    assert list(record.adapt(Join("t", ["b", "d"], 0))) == ["a", "t", "c"]
+    assert list(record.adapt(Join("t", ["d", "b"], 0))) == ["a", "c", "t"]
 
 
 def test_steps_see_what_the_one_before_left(tmp_path):

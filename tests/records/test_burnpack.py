@@ -150,9 +150,15 @@ def test_large_tensors_are_written_in_pieces_that_are_together_the_row_major_byt
 
 
 def test_a_row_larger_than_a_piece_is_cut_too():
-    """R83."""
-    array = np.broadcast_to(np.arange(5 * 2**20, dtype="uint16"), (2, 5 * 2**20))
-    assert [len(part) for part in pieces(array)] == [8 * 2**20, 2 * 2**20] * 2
+    """R83: whether its bytes lie in order or not."""
+    row = np.arange(10 * 2**20, dtype="uint16")
+    assert [len(part) for part in pieces(np.broadcast_to(row[: 5 * 2**20], (2, 5 * 2**20)))] == [
+        8 * 2**20, 2 * 2**20, 8 * 2**20, 2 * 2**20,
+    ]  # fmt: skip
+    strided = np.stack([row, row + 1])[:, ::2]
+    parts = list(pieces(strided))
+    assert max(map(len, parts)) <= 8 * 2**20
+    assert b"".join(parts) == strided.tobytes()
 
 
 def test_many_small_and_some_large_tensors_keep_their_places():
@@ -183,7 +189,11 @@ def test_booleans_of_every_store_and_flex32_load_as_bool_and_float32():
     for name in ("native", "u8", "u32", "old"):
         assert observed(record)[name] == (None, "bool", (3,), truths.tobytes())
     assert observed(record)["flex"] == (None, "float32", (1,), b"\x01\x00\x80\x7f")
-    for dtype, data in (({"Bool": "Native"}, b"\1\2"), ({"Bool": "U32"}, b"\1\0\0\0\0\1\0\0")):
+    for dtype, data in (
+        ({"Bool": "Native"}, b"\1\2"),
+        ({"Bool": "U32"}, b"\1\0\0\0\0\1\0\0"),
+        ({"Bool": "U32"}, b"\1\0\0\0\xff\xff\xff\xff"),
+    ):
         record = ModuleRecord.from_bytes(oracle.burnpack([oracle.Stored("b", dtype, (2,), data, None)]))
         with pytest.raises(RecordFormatError, match=r"tensor 'b': element 1 is .*0 or 1"):
             record["b"].read("cpu:0")

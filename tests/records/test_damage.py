@@ -194,6 +194,21 @@ def test_tags_are_refused_wherever_they_stand(tag, where):
         ModuleRecord.from_bytes(oracle.with_header(oracle.cbor(top), bytes(8)))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [2, True]},
+        {"param_id": True},
+        {"data_offsets": [False, 8]},
+        {"dtype": {"QFloat": {}}, "data_offsets": [8, 0]},  # whose length is not checked against the shape
+    ],
+)
+def test_truth_values_are_no_numbers_and_ranges_do_not_run_backwards(change):
+    """R89, R96."""
+    with pytest.raises(RecordFormatError, match="'w'"):
+        ModuleRecord.from_bytes(oracle.with_header(oracle.cbor({"tensors": {"w": {**good(), **change}}}), bytes(8)))
+
+
 def test_unknown_keys_are_ignored_and_other_key_orders_read():
     """R66, R93."""
     tensor = {"more": [{"x": None}], "param_id": 1, "data_offsets": [0, 8], "shape": [2], "dtype": "F32"}
@@ -222,7 +237,7 @@ def test_overlaps_are_refused_but_empty_tensors_may_lie_anywhere():
     inside = {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]}
     record = ModuleRecord.from_bytes(oracle.with_header(oracle.cbor({"tensors": {"e": inside, "w": good()}}), bytes(8)))
     assert record["e"].read("cpu:0").shape == (0,)
-    touching = {**good(), "shape": [1], "data_offsets": [4, 8]}
+    touching = {"dtype": "U8", "shape": [3], "data_offsets": [7, 10]}
     with pytest.raises(RecordFormatError, match=r"'w'.*'x'.*overlap"):
         ModuleRecord.from_bytes(oracle.with_header(oracle.cbor({"tensors": {"w": good(), "x": touching}}), bytes(12)))
 
@@ -272,6 +287,17 @@ def test_data_is_compared_with_its_digest_only_on_request(tmp_path):
         open_record(file, check_data=True)
     file.write_bytes(small_record().into_bytes(digest=False))
     assert open_record(file, check_data=True).scalars["step"] == Scalar("Int", 3)
+
+
+def test_the_last_byte_of_the_data_is_compared_too():
+    """D1."""
+    record = ModuleRecord([("a", RecordEntry(Tensor.from_numpy(np.array([7], "uint8"), "cpu:0")))])
+    data = record.into_bytes()
+    assert len(ModuleRecord.from_bytes(data, check_data=True)) == 1
+    for damaged in (data[:-1] + b"\6", data + b"\0"):
+        with pytest.raises(RecordFormatError, match="digest"):
+            ModuleRecord.from_bytes(damaged, check_data=True)
+        assert len(ModuleRecord.from_bytes(damaged)) == 1
 
 
 def test_limits_are_keywords_and_each_error_names_its_own(tmp_path):

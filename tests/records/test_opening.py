@@ -90,6 +90,18 @@ def test_a_closed_record_refuses_to_read_and_what_was_read_stays(format, tmp_pat
     record.close()
 
 
+def test_closing_a_derived_record_closes_the_files_of_all_that_it_is_made_of(tmp_path):
+    """DESIGN, records."""
+    for name in "ab":
+        ModuleRecord([(name, RecordEntry(tensor([1.0])))]).save(tmp_path / name)
+    for derive in (lambda a, b: a | b, lambda a, b: b.under("m") | a.with_scalars(n=1)):
+        a, b = open_record(tmp_path / "a"), open_record(tmp_path / "b")
+        derive(a, b).close()
+        for record in (a, b):
+            with pytest.raises(RecordIoError, match="before the file was closed"):
+                record[next(iter(record))].read("cpu:0")
+
+
 def write_gguf(file: object, tensors: dict[str, np.ndarray], quantized: object = None, **fields: object) -> None:
     writer = gguf.GGUFWriter(file, "llama")
     for key, value in fields.items():
@@ -118,7 +130,9 @@ def write_gguf(file: object, tensors: dict[str, np.ndarray], quantized: object =
 def test_safetensors_files_read_as_they_are(entries, texts, tmp_path_factory):
     """L55 for reading: every dtype, bit for bit, rank 0 and zero extents; entries have no ids (D9)."""
     file = tmp_path_factory.mktemp("st") / "m.safetensors"
-    save_file({item.path: np.ascontiguousarray(item.array).reshape(item.array.shape) for item in entries}, file, texts)
+    save_file(
+        {item.path: np.ascontiguousarray(item.array).reshape(item.array.shape) for item in entries}, file, texts or None
+    )
     with open_record(file) as record:
         assert list(record) == sorted(item.path for item in entries)
         assert dict(record.metadata) == texts
@@ -225,6 +239,31 @@ def test_a_gguf_file_beyond_a_limit_or_with_two_tensors_of_a_name_is_refused(tmp
         with pytest.raises(RecordFormatError, match=said):
             open_record(file)
         file.write_bytes(data)
+
+
+def test_gguf_numbers_that_contradict_each_other_are_refused(tmp_path):
+    """L68 for GGUF: a key twice, rows that are no whole blocks, counts and extents that no file can hold."""
+    file = tmp_path / "m.gguf"
+    write_gguf(file, {"w": np.zeros((1, 32), "float32")}, gguf.GGMLQuantizationType.Q8_0, ka=1, kb=[1, 2])
+    data = file.read_bytes()
+    extents, many = (32).to_bytes(8, "little") + (1).to_bytes(8, "little"), (2**64 - 1).to_bytes(8, "little")
+    for old, new, said in (
+        (b"kb", b"ka", "the key 'ka' is there twice"),
+        (extents, (16).to_bytes(8, "little") + (2).to_bytes(8, "little"), "rows of 16 elements"),
+        (extents, (32).to_bytes(8, "little") + many, "overflows"),
+        (extents, (32).to_bytes(8, "little") + bytes(8), None),
+        ((1).to_bytes(8, "little") + (3).to_bytes(8, "little"), many + (3).to_bytes(8, "little"), "tensors, the limit"),
+        ((3).to_bytes(8, "little"), many, r"m\.gguf: offset"),
+        ((2).to_bytes(8, "little") + (1).to_bytes(4, "little"), many + (1).to_bytes(4, "little"), "numbers of"),
+        (b"GGUF\3", b"GGUF\1", "version 1"),
+    ):
+        assert old in data
+        file.write_bytes(data.replace(old, new, 1))
+        if said is None:
+            assert open_record(file)["w"].read("cpu:0").shape == (0, 32)
+            continue
+        with pytest.raises(RecordFormatError, match=said):
+            open_record(file)
 
 
 @pytest.mark.parametrize(("package", "start"), [("safetensors", b"\2\0\0\0\0\0\0\0{}"), ("gguf", b"GGUF\3\0\0\0")])

@@ -77,6 +77,7 @@ def test_floats_are_written_in_the_fewest_bytes_that_keep_every_bit(bits, cut):
         (0x7FF8040000000000, "f97e01"),
         (0x7FF8000020000000, "fa7fc00001"),
         (0x7FF800000000BEEF, "fb7ff800000000beef"),
+        (0x7FF0040000000000, "fb7ff0040000000000"),
         (0x7FF0000020000000, "fb7ff0000020000000"),  # signalling: a decoder that widens it makes it quiet
     ],
 )
