@@ -29,7 +29,7 @@ def cast_array(xp: Any, x: Array, dtype: DType) -> Array:
 def _saturated(xp: Any, x: Array, dtype: DType) -> Array:
     """Floats as integers: towards 0, then into the limits of the dtype; NaN as 0."""
     limits = xp.iinfo(dtype)
-    low, high = float(limits.min), float(int(limits.max) + 1)  # both exact, where float(limits.max) is not
+    low, high = float(limits.min), float(limits.max)  # of 64 bits rounded up, to what is just out of reach
     whole = xp.where((x >= low) & (x < high), x, 0).astype(dtype)
     whole = xp.where(x < low, dtype.type(limits.min), whole)
     return xp.where(x >= high, dtype.type(limits.max), whole)

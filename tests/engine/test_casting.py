@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import DTypeError, Tensor, ops, tensor
@@ -50,6 +50,9 @@ def nearest(x: float, dtype: Any) -> float:
 
 @pytest.mark.parametrize("target", FLOATS, ids=str)
 @given(x=NUMBERS)
+@example(x=1 + 2.0**-8 + 2.0**-40)  # just over a tie of bfloat16: by way of float32 it would be the tie itself
+@example(x=1 + 3 * 2.0**-8 - 2.0**-40)
+@example(x=1 + 2.0**-11 + 2.0**-40)  # and of float16
 def test_floats_round_once_to_nearest_even_and_overflow_to_infinity(target, x):
     source = tensor([x], device="cpu:0", dtype="float64")
     result = float(source.cast(target))

@@ -132,9 +132,10 @@ def test_square_rsqrt_absolute_negative(x):
 @given(data=st.data(), exponent=st.integers(0, 5))
 def test_powers(data, exponent):
     x = data.draw(tensors(dtype=dtypes(*FLOATS)))
-    assert_within(x**exponent, exact(x) ** exponent, x.dtype, ulps=2)
     positive = ops.absolute(x) + 0.5
-    assert_within(positive**positive, exact(positive) ** exact(positive), x.dtype, ulps=3)
+    with np.errstate(over="ignore"):
+        assert_within(x**exponent, exact(x) ** exponent, x.dtype, ulps=2)
+        assert_within(positive**positive, exact(positive) ** exact(positive), x.dtype, ulps=3)
     whole = data.draw(tensors(dtype=dtypes(*INTS)))
     bits = 8 * whole.dtype.itemsize
     expected = [pow(int(v), exponent) % 2**bits for v in whole.numpy().flat]
@@ -260,7 +261,8 @@ class TestScalars:
             np.zeros(2),
             np.zeros(()),
             np.str_("2"),
-            np.datetime64(1, "s"),
+            np.datetime64(1, "ns"),
+            np.timedelta64(1, "ns"),
             np.complex64(1),
             np.longdouble(1),
             object(),

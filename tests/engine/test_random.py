@@ -65,6 +65,14 @@ def test_other_seeds_keys_and_parts_give_other_numbers(seed, other, index, part)
     assert key.at(part).at(0) == key
 
 
+@given(seed=SEEDS, index=st.integers(0, 9), part=st.integers(0, 2**64 - 2))
+def test_sequences_of_one_key_do_not_overlap(seed, index, part):
+    """A part is no place further on in the same sequence."""
+    key = Key(seed, index)
+    first, second = (exact(uniform((64,), seed=key.at(at), device=CPU, dtype="float64")) for at in (part, part + 1))
+    assert not set(first.tolist()) & set(second.tolist())
+
+
 @given(seed=SEEDS)
 def test_a_longer_draw_begins_with_the_shorter_one(seed):
     """Numbers are drawn row-major; nothing else than the key decides them."""
