@@ -146,7 +146,8 @@ class Param:
     @property
     def kind(self) -> Kind:
         """``"float"``, ``"int"`` or ``"bool"``."""
-        return kind_of(self.dtype)
+        value = self._value  # asked of every parameter in every walk, so without a detour where the value is there
+        return kind_of(self.dtype if value is None else value.dtype)
 
     @property
     def device(self) -> Device:

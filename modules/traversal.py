@@ -102,9 +102,10 @@ class Mapped:
 
     def leaf(self, path: str, leaf: Leaf) -> Leaf:
         if isinstance(leaf, Param):
-            return _checked(self._hooks[leaf.kind](path, leaf), Param, f"map_{leaf.kind}", path)
+            kind = leaf.kind
+            return _checked(self._hooks[kind](path, leaf), Param, kind, path)
         if isinstance(leaf, Flag):
-            return _checked(self._mapper.map_flag(path, leaf), Flag, "map_flag", path)
+            return _checked(self._mapper.map_flag(path, leaf), Flag, "flag", path)
         if isinstance(leaf, RunningState):
             return self._state(path, leaf)
         return leaf
@@ -112,16 +113,16 @@ class Mapped:
     def _state(self, path: str, state: RunningState) -> RunningState:
         """A running state of its own; tied ones are shown one object and stay tied if one comes back (D8)."""
         shown = self._shown.setdefault(id(state), state._as_param())
-        mapped = _checked(self._mapper.map_float(path, shown), Param, "map_float", path)
+        mapped = _checked(self._mapper.map_float(path, shown), Param, "float", path)
         key = id(state), id(mapped)
         if key not in self._states:
             self._states[key] = mapped, state._derived(mapped.base())  # `mapped` is kept so that its id stays taken
         return self._states[key][1]
 
 
-def _checked(result: Any, kind: type, hook: str, path: str) -> Any:
-    if not isinstance(result, kind):
-        raise ModuleError(f"{hook} of {path!r} gave a {type(result).__qualname__}, not a {kind.__name__}")
+def _checked(result: Any, expected: type, kind: str, path: str) -> Any:
+    if not isinstance(result, expected):
+        raise ModuleError(f"map_{kind} of {path!r} gave a {type(result).__qualname__}, not a {expected.__name__}")
     return result
 
 
