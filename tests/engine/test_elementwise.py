@@ -267,7 +267,7 @@ class TestScalars:
             np.longdouble(1),
             object(),
         ],
-        ids=repr,
+        ids=lambda value: type(value).__name__,
     )
     def test_what_is_no_scalar_is_a_type_error_from_both_sides(self, other):
         x = tensor([1.0, 2.0], device=CPU)
