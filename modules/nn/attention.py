@@ -128,6 +128,8 @@ class MultiHeadAttention(Module):
         if x.ndim != 3:
             raise ShapeError(f"MultiHeadAttention: x has shape {x.shape}; it must be [batch, positions, d_model]")
         batch, positions, _ = x.shape
+        if mask is not None:  # before the cache is extended, so that a wrong one leaves it as it was
+            mask = _over_heads_and_queries(mask, batch, positions + (0 if cache is None else cache.length))
         heads = turned = self._by_head(self.query_key_value.forward(x), batch, positions)
         if self.rotary is not None:  # turns the values too, which are then taken from what was not turned
             turned = self.rotary.forward(heads, 0 if cache is None else cache.length)
@@ -135,8 +137,6 @@ class MultiHeadAttention(Module):
         queries, keys, values = turned[:, :first_key], turned[:, first_key:first_value], heads[:, first_value:]
         if cache is not None:
             keys, values = cache.extend(keys, values)
-        if mask is not None:
-            mask = _over_heads_and_queries(mask, batch, keys.shape[2])
         seen = ops.attention(queries, keys, values, mask, causal=self.causal)
         if positions > 1:
             seen = seen.transpose(0, 2, 1, 3)

@@ -1,0 +1,1 @@
+"""Real models as layers that can be split: the Llama family, and the BERT encoder."""
