@@ -4,6 +4,9 @@ A cache belongs to one sequence and one layer, and lies on that layer's device
 (P69, P72). It is the one thing that a forward changes in place.
 """
 
+import copy
+from typing import Self
+
 from engine import Buffer, Device
 
 
@@ -14,6 +17,8 @@ class Cache:
         length: number of positions seen; the layer advances it.
         valid: False once a forward that used it failed midway; it is then refused (P73).
     """
+
+    _made_for: tuple[int, int] | None = None  # number of the sequence and index of the hidden layer
 
     def __init__(self) -> None:
         self.length = 0
@@ -26,6 +31,10 @@ class Cache:
             if isinstance(value, Buffer) and value.device is not None:
                 return value.device
         return None
+
+    def __copy__(self) -> Self:
+        """A cache with buffers of its own: two that shared them would overwrite each other's positions."""
+        return copy.deepcopy(self)
 
     def __repr__(self) -> str:
         state = "" if self.valid else ", unusable"

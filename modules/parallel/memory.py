@@ -98,9 +98,10 @@ class LayerMemory:
     def of(cls, model: LayerParallelism) -> "LayerMemory":
         """The bytes of a model's layers by their shapes and dtypes; it makes nothing, so the model may be lazy.
 
-        What stands in several layers counts once, in the first. An output
-        layer that shares a parameter or constant with the input layer runs
-        with it: `OutputMemory.with_input` of what it has besides.
+        A parameter that stands in several layers counts once, in the first. An
+        output layer that shares one with the input layer runs with it:
+        `OutputMemory.with_input` of what it has besides. A constant counts in
+        each layer that has it: built by a placement, it is there on each device.
 
         Raises:
             PlacementError: `model` is no LayerParallelism.
@@ -108,9 +109,9 @@ class LayerMemory:
         if not isinstance(model, LayerParallelism):
             raise PlacementError(f"LayerMemory.of: a {type(model).__qualname__} is no LayerParallelism; give the model")
         output_layer = model.layer_output()
-        counted: dict[int, object] = {}
+        counted: set[Param] = set()
         input_nbytes = _nbytes(model.layer_input(), counted)
-        shares_input = any(id(leaf) in counted for _, leaf in leaves(output_layer))
+        shares_input = any(leaf in counted for _, leaf in leaves(output_layer) if isinstance(leaf, Param))
         hidden = [_nbytes(layer, counted) for layer in model.layers_hidden()]
         return cls(input_nbytes, hidden, OutputMemory(_nbytes(output_layer, counted), shares_input))
 
@@ -169,18 +170,21 @@ class DeviceMemory:
         return f"DeviceMemory({str(self.device)!r}, {self.capacity})"
 
 
-def _nbytes(layer: Node, counted: dict[int, object]) -> int:
-    """Bytes of a layer's tensors that are not `counted` yet; they are from now on."""
-    total = 0
-    for _, leaf in leaves(layer):
-        if not isinstance(leaf, Flag) and id(leaf) not in counted:
-            counted[id(leaf)] = leaf
-            total += leaf.num_elements * leaf.dtype.itemsize if isinstance(leaf, Param) else _tensor_of(leaf).nbytes
-    return total
+def _nbytes(layer: Node, counted: set[Param]) -> int:
+    """Bytes of a layer's tensors, each once, without parameters that are `counted` already; they are from now on."""
+    distinct = {
+        id(leaf): leaf
+        for _, leaf in leaves(layer)
+        if not isinstance(leaf, Flag) and not (isinstance(leaf, Param) and leaf in counted)
+    }
+    counted.update(leaf for leaf in distinct.values() if isinstance(leaf, Param))
+    return sum(_leaf_nbytes(leaf) for leaf in distinct.values())
 
 
-def _tensor_of(leaf: RunningState | Tensor) -> Tensor:
-    return leaf.value() if isinstance(leaf, RunningState) else leaf
+def _leaf_nbytes(leaf: Param | RunningState | Tensor) -> int:
+    if isinstance(leaf, Param):
+        return leaf.num_elements * leaf.dtype.itemsize
+    return (leaf.value() if isinstance(leaf, RunningState) else leaf).nbytes
 
 
 def _hardware(device: Device) -> Device:

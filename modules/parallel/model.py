@@ -1,5 +1,6 @@
 """A model whose layers run where a placement says, itself a module."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
@@ -16,6 +17,8 @@ from .signal import moved
 from .stages import StagedLayers, staged
 
 M = TypeVar("M", bound=LayerParallelism)
+
+_SEQUENCES = itertools.count()  # numbers the tuples of caches, so that a mixture of two is noticed
 
 
 class DistributedLayeredModel(Module, Generic[M]):
@@ -74,7 +77,7 @@ class DistributedLayeredModel(Module, Generic[M]):
         return made
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; the model it wraps is .model (P45)")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; the model it wraps is .model")
 
     def into_inner(self) -> M:
         """Burn's name for ``model``."""
@@ -124,7 +127,11 @@ class DistributedLayeredModel(Module, Generic[M]):
         Raises:
             ModuleError: a hidden layer is not autoregressive.
         """
-        return tuple(layer.new_autoregressive_cache() for layer in self._autoregressive_layers())
+        caches = tuple(layer.new_autoregressive_cache() for layer in self._autoregressive_layers())
+        sequence = next(_SEQUENCES)
+        for index, cache in enumerate(caches):
+            cache._made_for = sequence, index
+        return caches
 
     def forward_autoregressive_inference(self, input: Any, cache: Sequence[Cache], /) -> Any:
         """The output for positions that follow those in `cache`, which is extended in place (P67).
@@ -176,6 +183,11 @@ class DistributedLayeredModel(Module, Generic[M]):
                 raise ModuleError(
                     f"the cache of hidden layer {index} is unusable: a forward with it failed midway; start a new one"
                 )
+            made_for = one._made_for
+            if made_for is not None and made_for[1] != index:
+                raise ModuleError(f"the cache of hidden layer {index} was made for hidden layer {made_for[1]}")
+            if made_for is not None and cache[0]._made_for is not None and made_for[0] != cache[0]._made_for[0]:
+                raise ModuleError(f"the caches of hidden layers 0 and {index} belong to different sequences")
             if one.device is not None and one.device != device:
                 raise PlacementError(
                     f"the cache of hidden layer {index} is on {one.device.inner()}, the layer on {device.inner()}; "

@@ -1,5 +1,7 @@
 """Caches of a split model: guarded before anything runs, thrown away after a failure, left where they are by moves."""
 
+import copy
+
 import pytest
 
 from engine import Device, ShapeError, Tensor, arange, ops, zeros
@@ -42,6 +44,24 @@ def test_caches_are_checked_before_anything_runs() -> None:
     with pytest.raises(PlacementError, match="cache of hidden layer 1 is on cpu:1, the layer on cpu:0") as refused:
         split.fork(A).forward_autoregressive_inference(positions(1), good)
     assert (refused.value.layer, refused.value.expected, refused.value.found) == (1, A, B)
+
+
+def test_caches_of_other_layers_and_of_other_sequences_are_refused() -> None:
+    """P66, P72: swapped or mixed caches would give wrong results in silence; copies are caches of their own."""
+    split = model()
+    one, other = split.new_autoregressive_cache(), split.new_autoregressive_cache()
+    with pytest.raises(ModuleError, match="hidden layer 0 was made for hidden layer 1"):
+        split.forward_autoregressive_inference(positions(1), (one[1], one[0]))
+    with pytest.raises(ModuleError, match="different sequences"):
+        split.forward_autoregressive_inference(positions(1), (one[0], other[1]))
+    split.forward_autoregressive_inference(positions(2), one)
+    branch = tuple(copy.copy(cache) for cache in one)
+    expected = split.forward_autoregressive_inference(positions(3)[2:], one).tobytes()
+    split.forward_autoregressive_inference(positions(9)[8:], branch)
+    again = tuple(copy.deepcopy(cache) for cache in branch)
+    assert [cache.length for cache in again] == [3, 3]
+    assert one[0].seen.view().tobytes() == positions(3).tobytes()
+    assert split(positions(3))[2:].tobytes() == expected
 
 
 def test_a_failure_midway_makes_the_caches_unusable() -> None:

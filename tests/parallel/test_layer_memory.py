@@ -50,6 +50,13 @@ def test_a_tied_output_layer_is_counted_once_on_the_inputs_device() -> None:
     assert LayerMemory.of(model) == LayerMemory(3200, [32], OutputMemory.with_input(32))
 
 
+def test_a_constant_counts_in_each_layer_that_has_it() -> None:
+    """Built by a placement it is there once on each device, so no capacity is ever exceeded (P23h)."""
+    table = zeros((6,), device="cpu:0")
+    model = Chain(Lazy(), [Lazy(constant=table), Lazy(constant=table)], Lazy())
+    assert LayerMemory.of(model) == LayerMemory(0, [24 + 8, 24 + 8], OutputMemory.after_hidden(0))
+
+
 def test_what_is_no_split_model_is_refused() -> None:
     with pytest.raises(PlacementError, match="Lazy is no LayerParallelism"):
         LayerMemory.of(Lazy())
