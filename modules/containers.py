@@ -6,16 +6,14 @@ the module is constructed; what holds only configuration is left as it is
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any, Final, Generic, NoReturn, Self, SupportsIndex, TypeVar, final, overload
-
-import numpy as np
 
 from engine import Device, Tensor
 
 from .errors import FrozenModuleError, ModuleError, PathError
+from .hidden import refuse_hidden_children
 from .representation import represent
-from .tree import LEAVES, Node, joined
+from .tree import LEAVES, Node, is_constructed, joined
 
 _FROZEN_LIST: Final = (
     "the list of a module's children is read-only, as the module is a value; "
@@ -59,7 +57,10 @@ def skip(value: T) -> T:
 
 
 class ReadOnlyList(Node, Sequence[T_co]):
-    """A list of a module's children, read-only. ``+`` and slices give lists; it equals a list of the same items."""
+    """A list of a module's children, read-only. It equals a list of the same items.
+
+    ``+``, ``*``, slices and ``copy`` give lists.
+    """
 
     __slots__ = ("_items",)
 
@@ -118,6 +119,15 @@ class ReadOnlyList(Node, Sequence[T_co]):
     def __radd__(self, other: Sequence[Any]) -> list[Any]:
         return [*other, *self._items]
 
+    def __mul__(self, times: SupportsIndex) -> list[Any]:
+        return list(self._items) * times
+
+    __rmul__ = __mul__
+
+    def copy(self) -> list[T_co]:
+        """A list of the same items."""
+        return list(self._items)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (list, ReadOnlyList)):
             return NotImplemented
@@ -154,7 +164,7 @@ class Array(ReadOnlyList[T_co]):
 
 @final
 class ReadOnlyDict(Node, Mapping[str, T_co]):
-    """A dict of a module's children, read-only, in the order in which it was filled."""
+    """A dict of a module's children, read-only, in the order in which it was filled. ``|`` and ``copy`` give dicts."""
 
     __slots__ = ("_items",)
 
@@ -202,6 +212,16 @@ class ReadOnlyDict(Node, Mapping[str, T_co]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __or__(self, other: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {**self._items, **other} if isinstance(other, Mapping) else NotImplemented
+
+    def __ror__(self, other: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {**other, **self._items} if isinstance(other, Mapping) else NotImplemented
+
+    def copy(self) -> dict[str, T_co]:
+        """A dict of the same items."""
+        return dict(self._items)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
@@ -229,7 +249,7 @@ class TupleNode(Node):
 
     def __init__(self, items: tuple[Any, ...], path: str = "", within: tuple[int, ...] = ()) -> None:
         pairs = [(str(i), *as_child(item, joined(path, str(i)), within)) for i, item in enumerate(items)]
-        self.value = _tuple_like(items, [attribute(value) for _, value, _ in pairs])
+        self.value = tuple_like(items, [attribute(value) for _, value, _ in pairs])
         self._children = tuple((name, value) for name, value, is_child in pairs if is_child)
 
     def _with_children(self, children: Sequence[Any], destination: Device | None) -> Self:
@@ -237,7 +257,7 @@ class TupleNode(Node):
         items = list(self.value)
         for (name, _), child in zip(self._children, children, strict=True):
             items[int(name)] = attribute(child)
-        made.value = _tuple_like(self.value, items)
+        made.value = tuple_like(self.value, items)
         made._children = tuple((name, child) for (name, _), child in zip(self._children, children, strict=True))
         return made
 
@@ -251,8 +271,12 @@ def _entries_of(items: Iterable[tuple[str, Any]], children: tuple[tuple[str, Any
     return [(name, walked.get(name, item), name in walked) for name, item in items]
 
 
-def _tuple_like(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
-    return type(like)._make(items) if hasattr(like, "_make") else tuple(items)  # pyright: ignore[reportAttributeAccessIssue]
+def tuple_like(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    """A tuple of `items` of the same type, with the same attributes; its constructor, whatever it takes, is not run."""
+    made = tuple.__new__(type(like), items)
+    if hasattr(like, "__dict__"):
+        vars(made).update(vars(like))
+    return made
 
 
 def attribute(child: Any) -> Any:
@@ -283,14 +307,14 @@ def as_child(value: Any, path: str, within: tuple[int, ...] = ()) -> tuple[Any, 
 
     Raises:
         PathError: a key cannot be part of a path, or a container or module holds itself.
-        ModuleError: an array, or a set or dataclass that holds a child.
+        ModuleError: an array, an iterator, or a set, dataclass or other object that holds a child.
     """
     if value is None or isinstance(value, LEAVES):
         return value, True
     if isinstance(value, Skip):
         return value.value, False
     if isinstance(value, Node):
-        if not hasattr(value, "_children"):
+        if not is_constructed(value):
             raise PathError(
                 f"{path}: the {type(value).__name__} is still being constructed; a module cannot hold itself"
             )
@@ -313,6 +337,9 @@ def as_child(value: Any, path: str, within: tuple[int, ...] = ()) -> tuple[Any, 
 def _is_configuration(value: Any, path: str, within: tuple[int, ...]) -> bool:
     """Whether a list, tuple or dict holds some configuration and otherwise only None or configuration."""
     some = False
+    if isinstance(value, dict):
+        for key in value:
+            refuse_hidden_children(key, f"{path}: a key")
     for item in value.values() if isinstance(value, dict) else value:
         if item is None:
             continue
@@ -341,49 +368,5 @@ def _without_marks(value: Any) -> Any:
         items = [_without_marks(item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
-        return _tuple_like(value, items) if isinstance(value, tuple) else items
+        return tuple_like(value, items) if isinstance(value, tuple) else items
     return value
-
-
-def refuse_hidden_children(value: Any, path: str) -> None:
-    """Refuse what looks like configuration and would hide parameters from every walk.
-
-    Raises:
-        ModuleError: `value` is an array, or a set or dataclass that holds a Param, Flag, RunningState, Tensor or
-            Module, itself or in lists, tuples and dicts.
-    """
-    if isinstance(value, np.ndarray) or type(value).__module__.partition(".")[0] == "cupy":
-        raise ModuleError(
-            f"{path}: an array has no device and would not move; keep tensor(…, device=…) as a constant, "
-            "Param(tensor(…)) to train it, or skip(array) as configuration"
-        )
-    if _held_by_set_or_dataclass(value) is None:
-        return
-    hidden = _hidden_child(value, set())
-    if hidden is not None:
-        raise ModuleError(
-            f"{path}: a {type(value).__qualname__} that holds a {type(hidden).__qualname__} would hide it; "
-            "keep it in a field, list, tuple or dict, or make the dataclass a Module"
-        )
-
-
-def _held_by_set_or_dataclass(value: Any) -> list[Any] | None:
-    if isinstance(value, (set, frozenset)):
-        return list(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name, None) for field in fields(value)]
-    return None
-
-
-def _hidden_child(value: Any, seen: set[int]) -> Any:
-    """The first child that a set, a dataclass, or a list, tuple or dict inside one holds; None if there is none."""
-    if isinstance(value, (*LEAVES, Node)):
-        return value
-    if isinstance(value, (list, tuple)):
-        held: list[Any] | None = list(value)
-    else:
-        held = list(value.values()) if isinstance(value, dict) else _held_by_set_or_dataclass(value)
-    if held is None or id(value) in seen:
-        return None
-    seen.add(id(value))
-    return next((found for item in held if (found := _hidden_child(item, seen)) is not None), None)

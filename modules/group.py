@@ -8,7 +8,7 @@ exclusions of both sides (M85, M86).
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from records import ParamId
 
@@ -21,12 +21,25 @@ from .tree import Node, leaves
 _Test: TypeAlias = Callable[[ParamId, str | None], bool]
 
 
+class _Chain(NamedTuple):
+    """What a group combines: side by side, so that a long chain of operators is no deep nesting."""
+
+    operator: str
+    parts: "tuple[tuple[str, ParamGroup], ...]"  # each with the operator before it
+
+
+_UNION: Final = "|"
+_INTERSECTION: Final = "&"
+_DIFFERENCE: Final = "-"
+
+
 @final
 class ParamGroup:
     """A set of parameters and flags, by path or by id; made by the class methods and operators below."""
 
-    __slots__ = ("_matches", "_text")
+    __slots__ = ("_chain", "_matches", "_text")
 
+    _chain: _Chain | None
     _matches: _Test
     _text: str
 
@@ -36,8 +49,25 @@ class ParamGroup:
     @classmethod
     def _made(cls, text: str, matches: _Test) -> "ParamGroup":
         group = cls.__new__(cls)
+        group._chain = None
         group._matches = matches
         group._text = text
+        return group
+
+    @classmethod
+    def _joined(cls, one: "ParamGroup", operator: str, other: "ParamGroup") -> "ParamGroup":
+        """``one operator other``; a difference is an intersection with what the other has not."""
+        kind = _UNION if operator == _UNION else _INTERSECTION
+        parts = one._chain.parts if one._chain is not None and one._chain.operator == kind else ((kind, one),)
+        parts = (*parts, (operator, other))
+
+        def matches(id: ParamId, path: str | None) -> bool:
+            if kind == _UNION:
+                return any(part._matches(id, path) for _, part in parts)
+            return all(part._matches(id, path) != (sign == _DIFFERENCE) for sign, part in parts)
+
+        group = cls._made("", matches)
+        group._chain = _Chain(kind, parts)
         return group
 
     @classmethod
@@ -112,7 +142,13 @@ class ParamGroup:
         return cls._made(text, lambda id, path: path is not None and test(path))  # M84: no path, no match
 
     def matches(self, id: ParamId | int, path: str | None = None) -> bool:
-        """Whether the group has what is under this id and full path; never raises (M119)."""
+        """Whether the group has what is under this id and full path; never raises for an id and a path (M119).
+
+        Raises:
+            TypeError: `id` is no id.
+        """
+        if not isinstance(id, int):
+            raise TypeError(f"matches takes a ParamId or its number, and then the path, not {id!r}: matches(id, path)")
         return self._matches(ParamId(id), path)
 
     def paths(self, module: Node) -> list[str]:
@@ -125,19 +161,19 @@ class ParamGroup:
 
     def __or__(self, other: "ParamGroup") -> "ParamGroup":
         """What either group has."""
-        return self._made(f"({self!r} | {other!r})", lambda i, p: self._matches(i, p) or other._matches(i, p))
+        return self._joined(self, _UNION, other) if isinstance(other, ParamGroup) else NotImplemented
 
     def __and__(self, other: "ParamGroup") -> "ParamGroup":
         """What both groups have."""
-        return self._made(f"({self!r} & {other!r})", lambda i, p: self._matches(i, p) and other._matches(i, p))
+        return self._joined(self, _INTERSECTION, other) if isinstance(other, ParamGroup) else NotImplemented
 
     def __sub__(self, other: "ParamGroup") -> "ParamGroup":
         """What this group has and the other has not."""
-        return self._made(f"({self!r} - {other!r})", lambda i, p: self._matches(i, p) and not other._matches(i, p))
+        return self._joined(self, _DIFFERENCE, other) if isinstance(other, ParamGroup) else NotImplemented
 
     def __invert__(self) -> "ParamGroup":
         """What this group has not."""
-        return self._made(f"~{self!r}", lambda i, p: not self._matches(i, p))
+        return self._made(f"~{self!r}", lambda id, path: not self._matches(id, path))
 
     def fuse(self, other: "ParamGroup") -> "ParamGroup":
         """Burn's name for ``self | other``."""
@@ -148,7 +184,10 @@ class ParamGroup:
         return self - other
 
     def __repr__(self) -> str:
-        return self._text
+        if self._chain is None:
+            return self._text
+        (_, first), *others = self._chain.parts
+        return f"({' '.join([repr(first), *(f'{sign} {part!r}' for sign, part in others)])})"
 
 
 def _texts(name: str, texts: Iterable[str]) -> list[str]:

@@ -8,12 +8,13 @@ not change, and the module it was called on stays as it was (M1).
 """
 
 import difflib
+import inspect
 from abc import ABCMeta
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from engine import AutodiffError, Device
 from records import ModuleRecord, RecordError, open_record
@@ -27,9 +28,10 @@ from .group import ParamGroup
 from .param import Param
 from .recording import LoadResult
 from .representation import represent
+from .reserved import is_ours, private_names, refuse_reserved_names, reserved_names
 from .running_state import RunningState
 from .traversal import Mapped, ModuleMapper, ModuleVisitor, visit
-from .tree import Each, Leaf, Node, joined, leaves, num_params, rebuild
+from .tree import Each, Leaf, Node, is_constructed, joined, leaves, num_params, rebuild
 
 _GIVING_WAY = frozenset({"__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__"})
 
@@ -37,16 +39,32 @@ _GIVING_WAY = frozenset({"__eq__", "__hash__", "__repr__", "__setattr__", "__del
 class ModuleMeta(ABCMeta):
     """Checks and freezes each module when its constructor returns."""
 
+    _reserved: frozenset[str]  # of each class of ours: names that no field of it or of a subclass may have
+
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> "ModuleMeta":
         if namespace.get("__slots__") and any(isinstance(base, ModuleMeta) for base in bases):
             raise ModuleError(f"{name}: a Module keeps its fields in its __dict__; leave __slots__ (slots=True) out")
-        return super().__new__(mcs, name, bases, namespace, **kwargs)
+        made = super().__new__(mcs, name, bases, namespace, **kwargs)
+        refuse_reserved_names(made)
+        if is_ours(made):
+            made._reserved = private_names(made)
+        return made
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         module = super().__call__(*args, **kwargs)
-        if isinstance(module, Module) and not hasattr(module, "_children"):
-            module._finish()
+        if isinstance(module, Module) and not is_constructed(module):
+            type(module)._finish(module)
         return module
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of ``__init__``, which `help` and editors show."""
+        if cls.__init__ is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(
+            parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty
+        )
 
     def __setattr__(cls, name: str, value: Any) -> None:
         # A dataclass would compare by fields and hide our repr: modules are compared by identity (DESIGN).
@@ -66,38 +84,39 @@ class Module(Node, metaclass=ModuleMeta):
 
     __slots__ = ("__dict__", "_fields", "_skipped")
 
-    _reserved: ClassVar[frozenset[str]]  # names that no field may have
     _fields: tuple[str, ...]  # names in order of assignment; set when the module is frozen
     _skipped: set[str]  # names of fields that `skip` marked
 
     # Construction
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if hasattr(self, "_children"):
+        if is_constructed(self):
             raise FrozenModuleError(
                 f"{type(self).__name__}.{name}: a module is a value and cannot be assigned to; "
                 f"module.replace({name}=…) gives a new one"
             )
-        if name in ("_children", "_fields", "_skipped"):
-            raise PathError(f"{type(self).__name__}: a field cannot be called {name!r}")
+        if name.startswith("_"):  # at once, as what follows goes by these names
+            _check_field(type(self), name)
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        if hasattr(self, "_children"):
+        if is_constructed(self):
             raise FrozenModuleError(f"{type(self).__name__}.{name}: a module is a value; its fields cannot be deleted")
         super().__delattr__(name)
 
     def _finish(self) -> None:
         """Check the fields, make containers read-only, and freeze (M3, M10). A cached property's value is no field."""
         cached = [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]
-        self._freeze({name: value for name, value in self.__dict__.items() if name not in cached}, set())
+        fields = {name: value for name, value in self.__dict__.items() if name not in cached}
+        for name in fields:
+            _check_field(type(self), name)
+        self._freeze(fields, set())
 
     def _freeze(self, fields: Mapping[str, Any], skipped: set[str]) -> None:
         """Freeze with these fields; those that are `skipped`, or marked by `skip`, are configuration."""
         kept: dict[str, Any] = {}
         children: list[tuple[str, Any]] = []
         for name, value in fields.items():
-            self._check_field(name)
             mark: Any = skip(value) if name in skipped and not isinstance(value, Skip) else value
             if isinstance(mark, Skip):
                 kept[name] = mark.value
@@ -118,11 +137,6 @@ class Module(Node, metaclass=ModuleMeta):
         object.__setattr__(self, "_fields", tuple(fields))
         object.__setattr__(self, "_skipped", skipped)
         object.__setattr__(self, "_children", children)
-
-    def _check_field(self, name: str) -> None:
-        check_name(name, "")
-        if name in self._reserved:
-            raise PathError(f"{type(self).__name__}: no field can be called {name!r}, a method of its base class")
 
     # As a node of the tree
 
@@ -182,8 +196,10 @@ class Module(Node, metaclass=ModuleMeta):
         """The Param, Flag, RunningState, tensor, module or container at a path; the module itself at ``""``.
 
         Raises:
-            PathError: there is nothing there; the message names the nearest paths.
+            PathError: there is nothing there, and the message names the nearest paths; or `path` is no string.
         """
+        if not isinstance(path, str):
+            raise PathError(f"at takes a path, a string such as 'blocks.0.weight', not {path!r}")
         here: Any = self
         for name in path.split(".") if path else ():
             children = dict(here._children) if isinstance(here, Node) else {}
@@ -216,6 +232,9 @@ class Module(Node, metaclass=ModuleMeta):
 
     def map(self, mapper: ModuleMapper) -> Self:
         """The module with what `mapper` gives for each parameter, flag and running state (M13, M16).
+
+        `mapper` is asked once per path. Places that hold the same object are
+        tied; they stay tied exactly if it gives one object for all of them (D8).
 
         Raises:
             ModuleError: a hook gives something else than a Param or Flag.
@@ -321,6 +340,7 @@ class Module(Node, metaclass=ModuleMeta):
         Raises:
             RecordValidationError: the record does not fit; the message names all that is wrong.
             RecordFormatError: the record's data is damaged.
+            TypeError: `record` is no ModuleRecord.
         """
         return self.try_load_record(record).unwrap()
 
@@ -380,12 +400,13 @@ class Module(Node, metaclass=ModuleMeta):
         raise TypeError(f"a {type(self).__name__} is not pickled; save it with save_file and build it anew to load it")
 
 
-def public_names(cls: type) -> frozenset[str]:
-    """The names that no field of a subclass may have: those of the class's public attributes."""
-    return frozenset(name for name in dir(cls) if not name.startswith("_"))
+def _check_field(cls: type[Module], name: str) -> None:
+    check_name(name, "")
+    if any(name in vars(base).get("_reserved", ()) for base in cls.__mro__):
+        raise PathError(f"{cls.__name__}: no field can be called {name!r}, a name that its base class uses")
 
 
-Module._reserved = public_names(Module)
+Module._reserved = reserved_names(Module)
 
 
 def _device_of(leaf: Leaf) -> Device | None:

@@ -6,6 +6,7 @@ parameter is loaded once and put in all its places; an entry for one of them
 serves all (D8).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from .running_state import RunningState
 from .tree import Each, Leaf, Node, leaves, rebuild
 
 M = TypeVar("M", bound=Node)
+T = TypeVar("T")
 
 
 class Mismatch(NamedTuple):
@@ -63,19 +65,30 @@ def into_record(module: Node, group: ParamGroup | None = None) -> ModuleRecord:
     Lazy parameters that are recorded are made (R5), one by one, when their
     turn comes.
     """
+    if group is not None and not isinstance(group, ParamGroup):
+        raise TypeError(f"into_record_group takes a ParamGroup, not {group!r}; ParamGroup.from_path(…) makes one")
     entries: list[tuple[str, RecordEntry]] = []
     saved: dict[int, RecordEntry] = {}
     for path, leaf in leaves(module):
         if isinstance(leaf, (Param, RunningState)) and (group is None or group.matches(leaf.id, path)):
             if id(leaf) not in saved:
-                value = leaf._save_form() if isinstance(leaf, Param) else leaf.value()
+                value = _known_at(path, leaf._save_form) if isinstance(leaf, Param) else leaf.value()
                 saved[id(leaf)] = RecordEntry(value.without_autodiff(), leaf.id)
             entries.append((path, saved[id(leaf)]))
     return ModuleRecord(entries)
 
 
 def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
-    """`module` with the record's values; the module itself stays as it is, whatever happens."""
+    """`module` with the record's values; the module itself stays as it is, whatever happens.
+
+    Raises:
+        TypeError: `record` is no ModuleRecord.
+    """
+    if not isinstance(record, ModuleRecord):
+        raise TypeError(
+            f"a module loads a ModuleRecord, not a {type(record).__qualname__}; "
+            "open_record(file) or into_record() of a module gives one"
+        )
     try:
         plan = _Plan(module, record)
     except RecordError as raised:  # data that is compared, of entries for one tied parameter, cannot be read
@@ -116,17 +129,19 @@ class _Plan:
         if not found:
             self.missing += paths
             return
-        problems = [Mismatch(path, reason) for path in found if (reason := self._reason(leaf, self._record[path]))]
+        problems = [
+            Mismatch(path, reason) for path in found if (reason := self._reason(path, leaf, self._record[path]))
+        ]
         if not problems:
             problems = self._differing(found)
         self.mismatched += problems
         if not problems:
             self._entries[id(leaf)] = self._record[found[0]]
 
-    def _reason(self, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
+    def _reason(self, path: str, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
         """Why an entry does not fit a leaf; None if it does (R12, R13, R17)."""
         if isinstance(leaf, Param):
-            shape, kind, dtype = leaf._record_shape(), leaf.kind, leaf.dtype
+            shape, kind, dtype = _known_at(path, leaf._record_shape), leaf.kind, leaf.dtype
         else:
             value = leaf.value()
             shape, kind, dtype = value.shape, "float", value.dtype
@@ -174,6 +189,15 @@ class _Plan:
             tensor = tensor.cast(value.dtype) if cast else tensor
             return leaf._derived(tensor.autodiff() if value.device.is_autodiff else tensor)
         raise AssertionError("only parameters and running states have entries")
+
+
+def _known_at(path: str, call: Callable[[], T]) -> T:
+    """What `call` gives; to an exception of an initialiser or mapper in it, the path is added as a note."""
+    try:
+        return call()
+    except Exception as error:
+        error.add_note(f"at {path}")
+        raise
 
 
 def _same_data(a: RecordEntry, b: RecordEntry) -> bool:

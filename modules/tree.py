@@ -49,6 +49,15 @@ class Node:
         return self
 
 
+def is_constructed(node: Node) -> bool:
+    """Whether a node has its children already, and so is a value; asks no ``__getattr__`` of a user's class."""
+    try:
+        object.__getattribute__(node, "_children")
+    except AttributeError:
+        return False
+    return True
+
+
 class Transform(Protocol):
     """What `rebuild` does with a tree."""
 
@@ -103,7 +112,10 @@ def num_params(node: Node) -> int:
 
 
 def rebuild(node: Node, transform: Transform) -> Any:
-    """A new tree in which `transform` has replaced the leaves; nodes below the root that did not change are shared."""
+    """A new tree in which `transform` has replaced the leaves; nodes below the root that did not change are shared.
+
+    To an exception of `transform` the path of the leaf is added as a note.
+    """
     return node._with_children(_rebuilt_children(node, transform, ""), transform.destination)
 
 
@@ -117,7 +129,12 @@ def _rebuilt_children(node: Node, transform: Transform, prefix: str) -> list[Any
             same = all(new is old for new, (_, old) in zip(made, child._children, strict=True))
             child = child if same else child._with_children(made, transform.destination)
         elif child is not None:
-            child = transform.leaf(joined(prefix, name), child)
+            path = joined(prefix, name)
+            try:
+                child = transform.leaf(path, child)
+            except Exception as error:  # an initialiser, mapper or hook of the user's does not know where it stands
+                error.add_note(f"at {path}")
+                raise
         transform.exit(name, container)
         children.append(child)
     return children

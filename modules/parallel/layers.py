@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from modules.module import Module, public_names
+from modules.module import Module
+from modules.reserved import reserved_names
 
 from .cache import Cache
 
@@ -79,4 +80,4 @@ class LayerParallelism(Module):
         return LayerSequence(self.layer_input(), list(self.layers_hidden()), self.layer_output())
 
 
-LayerParallelism._reserved = public_names(LayerParallelism)
+LayerParallelism._reserved = reserved_names(LayerParallelism)

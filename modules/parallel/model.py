@@ -6,7 +6,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from engine import Device
 from modules.errors import ModuleError
-from modules.module import Module, public_names
+from modules.module import Module
+from modules.reserved import reserved_names
 
 from .cache import Cache
 from .check import Layers, check_placement, layer_name, layers_of
@@ -49,6 +50,11 @@ class DistributedLayeredModel(Module, Generic[M]):
         self.placement = placement
 
     def _freeze(self, fields: Mapping[str, Any], skipped: set[str]) -> None:
+        if set(fields) != {"model", "placement"}:
+            raise ModuleError(
+                f"{type(self).__name__}: a DistributedLayeredModel has the fields model and placement only, not "
+                f"{', '.join(fields) or 'none'}; keep what else is needed in the model"
+            )
         model, placement = fields["model"], fields["placement"]
         if not isinstance(model, LayerParallelism):
             raise ModuleError(f"DistributedLayeredModel: {type(model).__qualname__} is no LayerParallelism")
@@ -198,4 +204,4 @@ class DistributedLayeredModel(Module, Generic[M]):
                 )
 
 
-DistributedLayeredModel._reserved = public_names(DistributedLayeredModel) - {"model", "placement"}
+DistributedLayeredModel._reserved = reserved_names(DistributedLayeredModel) - {"model", "placement"}

@@ -6,67 +6,117 @@ moves as one batch: each distinct tensor is copied once, and one that is on the
 device already stays as it is (D4, D7).
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 from engine import Device, Tensor, transfer
-from modules.containers import refuse_hidden_children
+from modules.containers import tuple_like
+from modules.errors import ModuleError
 from modules.flag import Flag
+from modules.hidden import hidden_child, is_array, is_closed_iterator
 from modules.param import Param
 from modules.running_state import RunningState
 from modules.tree import Each, Leaf, Node, leaves, rebuild
 
 
 def moved(signal: Any, device: Device) -> Any:
-    """The signal on a device; the object itself where nothing has to move.
+    """The signal on a device, its lists, tuples and dicts of their types; the object itself where nothing has to move.
 
     Raises:
-        ModuleError: it holds an array, or a set or dataclass that holds tensors.
+        ModuleError: it holds an array, an iterator, a list or dict that holds itself, or a set, dataclass or other
+            object that holds tensors.
     """
     if isinstance(signal, Tensor):
         return signal.to_device(device)
     tensors: list[Tensor] = []
-    _collect(signal, tensors.append)
+    _collect(signal, tensors.append, {})
     copies = transfer.copy(tensors, device)
-    arrived = {id(tensor): copy for tensor, copy in zip(tensors, copies, strict=True) if copy is not tensor}
-    return _placed(signal, device, arrived)
+    arrived = {id(one): other for one, other in zip(tensors, copies, strict=True) if other is not one}
+    return _placed(signal, device, arrived, {})
 
 
-def _collect(signal: Any, add: Callable[[Tensor], None]) -> None:
-    """Hand every tensor of a signal to `add`; the parameters of a module in it move by its own rules."""
+def _collect(signal: Any, add: Callable[[Tensor], None], entered: dict[int, bool]) -> None:
+    """Hand every tensor of a signal to `add`; the parameters of a module in it move by their own rules.
+
+    Args:
+        signal: the signal.
+        add: takes a tensor.
+        entered: id of each list, tuple and dict that was entered, and whether its items are still being collected.
+    """
     if isinstance(signal, Tensor):
         add(signal)
-    elif isinstance(signal, (list, tuple)):
-        for item in signal:
-            _collect(item, add)
-    elif isinstance(signal, dict):
-        for item in signal.values():
-            _collect(item, add)
+    elif isinstance(signal, (list, tuple, dict)):
+        if entered.get(id(signal)):
+            raise ModuleError(f"signal: the {type(signal).__qualname__} holds itself")
+        if id(signal) in entered:
+            return
+        entered[id(signal)] = True
+        if isinstance(signal, dict):
+            for key in signal:
+                _refuse_hidden(key)
+        for item in signal.values() if isinstance(signal, dict) else signal:
+            _collect(item, add, entered)
+        entered[id(signal)] = False
     elif isinstance(signal, Node):
         for _, leaf in leaves(signal):
             if isinstance(leaf, Tensor):
                 add(leaf)
     else:
-        refuse_hidden_children(signal, "signal")
+        _refuse_hidden(signal)
 
 
-def _placed(signal: Any, device: Device, arrived: dict[int, Tensor]) -> Any:
-    """The signal with the tensors that have arrived in place of those that were sent."""
+def _refuse_hidden(value: Any) -> None:
+    """Refuse what looks like configuration and would leave tensors behind."""
+    name = type(value).__qualname__
+    if is_array(value):
+        raise ModuleError("signal: an array has no device; pass tensor(array, device=…)")
+    if is_closed_iterator(value):
+        raise ModuleError(f"signal: a {name} is used up by the first who reads it; pass list(…) of it")
+    hidden = hidden_child(value)
+    if hidden is not None:
+        raise ModuleError(
+            f"signal: a {name} that holds a {type(hidden).__qualname__} would not take it to another device; "
+            "pass it in a list, tuple, dict or Module"
+        )
+
+
+def _placed(signal: Any, device: Device, arrived: dict[int, Tensor], made: dict[int, Any]) -> Any:
+    """The signal with the tensors that have arrived in place of those that were sent.
+
+    Args:
+        signal: the signal.
+        device: where it goes.
+        arrived: the copy of each tensor that was sent, by id.
+        made: what has come of each list, tuple, dict and module, by id: one that stands twice stays one.
+    """
     if isinstance(signal, Tensor):
         return arrived.get(id(signal), signal)
-    if isinstance(signal, (list, tuple)):
-        items = [_placed(item, device, arrived) for item in signal]
-        if all(new is old for new, old in zip(items, signal, strict=True)):
-            return signal
-        if isinstance(signal, tuple) and hasattr(signal, "_make"):
-            return signal._make(items)  # pyright: ignore[reportAttributeAccessIssue]
-        return tuple(items) if isinstance(signal, tuple) else items
+    if not isinstance(signal, (list, tuple, dict, Node)):
+        return signal
+    if id(signal) not in made:
+        if isinstance(signal, Node):
+            made[id(signal)] = _placed_module(signal, device, arrived)
+        else:
+            made[id(signal)] = _placed_items(signal, device, arrived, made)
+    return made[id(signal)]
+
+
+def _placed_items(signal: Any, device: Device, arrived: dict[int, Tensor], made: dict[int, Any]) -> Any:
+    """A list, tuple or dict of the same type with its items placed; itself if none of them changed."""
+    old = list(signal.values() if isinstance(signal, dict) else signal)
+    items = [_placed(item, device, arrived, made) for item in old]
+    if all(one is other for one, other in zip(items, old, strict=True)):
+        return signal
+    if isinstance(signal, tuple):
+        return tuple_like(signal, items)
+    placed = copy.copy(signal)
     if isinstance(signal, dict):
-        values = {key: _placed(value, device, arrived) for key, value in signal.items()}
-        return signal if all(values[key] is value for key, value in signal.items()) else values
-    if isinstance(signal, Node):
-        return _placed_module(signal, device, arrived)
-    return signal
+        for key, item in zip(signal, items, strict=True):
+            placed[key] = item
+    else:
+        placed[:] = items
+    return placed
 
 
 def _placed_module(module: Node, device: Device, arrived: dict[int, Tensor]) -> Node:

@@ -205,3 +205,35 @@ def test_an_array_is_a_list_of_its_own_container_type():
     assert type(module.fork("cpu:1").value) is Array
     assert heads == [heads[0], None]
     assert entered(heads) == [("value", "Struct:Holder"), ("0", "Array"), ("1", "Array")]
+
+
+def test_copies_products_and_unions_are_lists_and_dicts():
+    """They change nothing."""
+    items, mapping = Holder([FLAG]).value, Holder({"a": FLAG}).value
+
+    for made, expected in ((items.copy(), [FLAG]), (items * 2, [FLAG, FLAG]), (2 * items, [FLAG, FLAG])):
+        assert type(made) is list
+        assert made == expected
+    unions = [(mapping | {"b": 1}, ["a", "b"]), ({"b": 1} | mapping, ["b", "a"]), (mapping | mapping, ["a"])]
+    for made, keys in (*unions, (mapping.copy(), ["a"])):
+        assert type(made) is dict
+        assert list(made) == keys
+        assert made["a"] is FLAG
+    with pytest.raises(TypeError):
+        mapping | 3
+
+
+def test_tuples_of_other_types_keep_their_type_in_derived_modules():
+    """Their constructor, which may take anything, is not run again."""
+
+    class Labelled(tuple):
+        def __new__(cls, label: str, *items: Any) -> Any:
+            made = super().__new__(cls, items)
+            made.label = label  # pyright: ignore[reportAttributeAccessIssue]
+            return made
+
+    there = Holder(Labelled("x", numbers(1), 2)).fork("cpu:1").value
+
+    assert type(there) is Labelled
+    assert there.label == "x"  # pyright: ignore[reportAttributeAccessIssue]
+    assert str(there[0].device) == "cpu:1"

@@ -1,5 +1,8 @@
 """Parameter groups: which parameters and flags an operation concerns (M75 to M92)."""
 
+import operator as op
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,3 +152,34 @@ def test_a_group_shows_how_it_was_made():
 
     assert repr(group) == "((from_paths(['a']) | from_predicates(['b'])) - ~from_regexes(['^c']))"
     assert repr(ParamGroup.all() & ParamGroup.from_ids([1])) == "(all() & from_ids(['0400000000000']))"
+
+
+def test_long_chains_of_operators_are_no_deep_nesting():
+    """Unions, intersections and differences of thousands of groups match and show themselves."""
+    names = [f"p{i}" for i in range(3000)]
+    union = nothing = common = ParamGroup.from_path("first")
+    for name in names:
+        union |= ParamGroup.from_path(name)
+        common &= ParamGroup.all()
+        nothing -= ParamGroup.from_path(name)
+
+    for path in ("first", "p0", "p2999"):
+        assert union.matches(1, path)
+    assert not union.matches(1, "p3000")
+    assert common.matches(1, "first")
+    assert nothing.matches(1, "first")
+    assert not (nothing - ParamGroup.from_path("first")).matches(1, "first")
+    assert repr(union).startswith("(from_paths(['first']) | from_paths(['p0']) | ")
+
+
+@pytest.mark.parametrize("operator", [op.or_, op.and_, op.sub])
+def test_operators_with_something_else_are_type_errors(operator: Any):
+    """As Python's sets have it."""
+    with pytest.raises(TypeError):
+        operator(ParamGroup.all(), "x")
+
+
+def test_matches_takes_an_id_and_says_so():
+    """A path alone is a likely mistake."""
+    with pytest.raises(TypeError, match=r"'abc': matches\(id, path\)"):
+        ParamGroup.all().matches("abc")  # pyright: ignore[reportArgumentType]

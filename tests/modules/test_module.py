@@ -1,5 +1,6 @@
 """Modules: how they are made, what is refused with which words, and the values that their methods give."""
 
+import inspect
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ import pytest
 
 from engine import Device, Tensor, ones, zeros
 from modules import (
+    EnumModule,
     Flag,
     FrozenModuleError,
     Module,
@@ -387,3 +389,79 @@ def test_ids_are_listed_in_visit_order_without_flags():
     assert list_param_ids(module) == [
         module.linear.weight.id, module.linear.bias.id, module.steps.id, module.mean.id
     ]  # fmt: skip
+
+
+# Names and attributes of users' classes
+
+
+def test_a_wrapper_that_forwards_attributes_is_frozen():
+    """A user's ``__getattr__`` is not asked whether the module is constructed."""
+
+    class Wrapper(Module):
+        def __init__(self, inner: Module) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    wrapper = Wrapper(Linear(1, 1))
+
+    assert wrapper.d_input == 1
+    assert paths(wrapper) == ["inner.weight", "inner.bias"]
+    with pytest.raises(FrozenModuleError):
+        wrapper.inner = None
+    assert Holder(a=wrapper).a is wrapper
+
+
+PRIVATE = [name for name in dir(Module) if not name.startswith(("__", "_abc_"))]
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name.startswith("_")])
+def test_a_private_name_of_the_base_class_is_refused_at_once(name: str):
+    """As a field, a method, an annotation, in a mixin: it would take the place of ours."""
+    with pytest.raises(PathError, match=f"no field can be called '{name}'"):
+        Holder(**{name: 1})
+    with pytest.raises(ModuleError, match=f"Mine: no class can define '{name}'"):
+        type(Module)("Mine", (Holder,), {"__module__": __name__, name: lambda self: None})
+    with pytest.raises(ModuleError, match=f"Mine: no class can define '{name}'"):
+        type(Module)("Mine", (Module,), {"__module__": __name__, "__annotations__": {name: int}})
+    mixin = type("Mixin", (), {name: 1})
+    with pytest.raises(ModuleError, match=f"Mixin: no class can define '{name}'"):
+        type(Module)("Mine", (mixin, Module), {"__module__": __name__})
+    with pytest.raises(PathError, match=f"no field can be called '{name}'"):
+        EnumModule(name, Flag(True))
+
+
+def test_public_methods_of_the_base_class_can_be_overridden():
+    """As Python has it."""
+
+    class Mine(Module):
+        def display_content(self) -> list[tuple[str, Any]]:
+            return [("mine", 1)]
+
+        def _own(self) -> int:
+            return 1
+
+    assert "mine: 1" in Mine().display()
+
+
+def test_a_path_that_is_no_string_is_refused():
+    """The message shows it."""
+    with pytest.raises(PathError, match="not 3"):
+        Holder(a=[Linear(1, 1)]).at(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_signature_of_a_class_is_that_of_its_constructor():
+    """So `help` shows the arguments."""
+
+    @dataclass
+    class Pair(Module):
+        a: int
+        b: int = 2
+
+    class Empty(Module):
+        pass
+
+    assert str(inspect.signature(Linear)) == "(d_input: int, d_output: int, device: str = 'cpu:0', bias: bool = True)"
+    assert str(inspect.signature(Pair)) == "(a: int, b: int = 2)"
+    assert str(inspect.signature(Empty)) == "()"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine import Device, Tensor, transfer, zeros
-from modules import Array, EnumModule, Flag, Mismatch, Module, Param, ParamGroup, RunningState, skip
+from modules import Array, EnumModule, Flag, Mismatch, Module, ModuleMapper, Param, ParamGroup, RunningState, skip
 from records import (
     ModuleRecord,
     ParamId,
@@ -435,3 +435,52 @@ def test_a_loaded_module_outlives_its_file(tmp_path: Path):
     assert np.array_equal(loaded.weight.val().numpy(), numbers(2, 3).numpy())
     with pytest.raises(RecordIoError):
         Linear(2, 3).load_record(record)
+
+
+# Where an exception came from
+
+
+class Broken(Module):
+    """A parameter whose initialiser raises."""
+
+    def __init__(self) -> None:
+        def init(device: Device, require_grad: bool) -> Tensor:
+            raise KeyError("vocabulary")
+
+        self.weight = Param.lazy(init, (1,), "float32", "cpu:0")
+
+
+def test_an_exception_of_an_initialiser_or_mapper_is_noted_with_the_path():
+    """Its type stays; whoever reads it sees which parameter it was."""
+
+    def refuse(value: Tensor) -> Tensor:
+        raise KeyError("mapper")
+
+    class Make(ModuleMapper):
+        def map_float(self, path: str, param: Param, /) -> Param:
+            return param.map(lambda value: value)
+
+    lazy = Holder(blocks=[Linear(1, 1), Broken()])
+    loading = Holder(blocks=[None, Holder(weight=Param(numbers(1)).with_mappers(load=refuse))])
+    saving = Holder(blocks=[None, Holder(weight=Param(numbers(1)).with_mappers(save=refuse))])
+    record = record_of(**{"blocks.1.weight": numbers(1)})
+    attempts = [
+        lazy.into_record,
+        lambda: lazy.map(Make()),
+        lambda: loading.load_record(record),
+        lambda: saving.load_record(record),
+        saving.into_record,
+    ]
+    for attempt in attempts:
+        with pytest.raises(KeyError) as raised:
+            attempt()
+        assert raised.value.__notes__ == ["at blocks.1.weight"]
+
+
+def test_what_is_no_record_or_group_is_named_with_the_way_out():
+    """A dict of tensors is a likely mistake."""
+    for load in (Linear(1, 1).load_record, Linear(1, 1).try_load_record):
+        with pytest.raises(TypeError, match=r"ModuleRecord, not a dict; open_record\(file\)"):
+            load({})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="ParamGroup, not 'weight'"):
+        Linear(1, 1).into_record_group("weight")  # pyright: ignore[reportArgumentType]

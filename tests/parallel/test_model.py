@@ -205,3 +205,21 @@ def test_eight_threads_may_run_one_model() -> None:
     for thread in threads:
         thread.join()
     assert results == [expected] * 8
+
+
+def test_a_subclass_with_fields_of_its_own_is_refused() -> None:
+    """P51: as a module it is the model; other fields would be lost."""
+
+    class Named(DistributedLayeredModel[Chain]):
+        def __init__(self, model: Chain, placement: LayerPlacement) -> None:
+            super().__init__(model, placement)
+            self.name = "mine"
+
+    class Empty(DistributedLayeredModel[Chain]):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(ModuleError, match="Named: .* fields model and placement only, not model, placement, name"):
+        Named(chain(PLACEMENT), PLACEMENT)
+    with pytest.raises(ModuleError, match="Empty: .* fields model and placement only, not none"):
+        Empty()

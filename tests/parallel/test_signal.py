@@ -1,7 +1,9 @@
 """Signals: which trees move, what is copied, and what comes back unchanged."""
 
-from collections import namedtuple
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,3 +92,61 @@ def test_what_would_hide_tensors_is_refused() -> None:
     for signal in (np.ones(2), [np.ones(2)], Hidden(x), {"a": {x}}):
         with pytest.raises(ModuleError, match="signal"):
             moved(signal, THERE)
+
+
+def test_a_signal_has_words_of_its_own_for_what_cannot_move() -> None:
+    """No field, and nothing that a module's message offers."""
+    x = tensor([1.0], device=HERE)
+    with pytest.raises(ModuleError, match=r"signal: an array has no device; pass tensor\(array, device=…\)"):
+        moved([np.ones(2)], THERE)
+    with pytest.raises(ModuleError, match=r"signal: a generator .* pass list"):
+        moved((x for _ in range(2)), THERE)
+    for held in (deque([x]), SimpleNamespace(a=x), UserDict(a=x), MappingProxyType({"a": x}), {x: 1}.keys(), {x: 1}):
+        with pytest.raises(ModuleError, match=r"signal: a \w+ that holds a Tensor|signal: .* Tensor"):
+            moved(held, THERE)
+
+
+def test_lists_tuples_and_dicts_of_other_types_keep_their_type() -> None:
+    """P6: what a dict does for missing keys, and attributes, included."""
+
+    class Items(list):
+        label = ""
+
+    class Labelled(tuple):
+        def __new__(cls, label: str, *items: Any) -> Any:
+            made = super().__new__(cls, items)
+            made.label = label  # pyright: ignore[reportAttributeAccessIssue]
+            return made
+
+    x = tensor([1.0], device=HERE)
+    items = Items([x, 1])
+    items.label = "mine"
+    signal = [items, Labelled("mine", x), OrderedDict(a=x), defaultdict(list, a=x), Pair(x, 1)]
+
+    there = moved(signal, THERE)
+
+    assert [type(one) for one in there] == [type(one) for one in signal]
+    assert there[0].label == there[1].label == "mine"
+    assert there[3]["missing"] == []
+    for one in (there[0][0], there[1][0], there[2]["a"], there[3]["a"], there[4].left):
+        assert one.device == THERE
+    for one in (items[0], signal[1][0], signal[2]["a"]):
+        assert one is x
+
+
+def test_a_container_or_module_that_stands_twice_is_still_one() -> None:
+    """D8: as a tensor is."""
+    x = tensor([1.0], device=HERE)
+    for shared in ([x], {"a": x}, (x,), Held(x, None, 1)):
+        one, other = moved([shared, shared], THERE)
+        assert one is other
+        assert one is not shared
+
+
+def test_a_signal_that_holds_itself_is_refused() -> None:
+    """It has no end."""
+    signal: list[Any] = [tensor([1.0], device=HERE)]
+    signal.append((signal,))
+
+    with pytest.raises(ModuleError, match="signal: the list holds itself"):
+        moved(signal, THERE)
