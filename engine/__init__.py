@@ -24,4 +24,4 @@ from .random import Seed as Seed
 from .random import randn as randn
 from .random import uniform as uniform
 from .tensor import Tensor as Tensor
-from .tensor import tensor as tensor
+from .written import tensor as tensor

@@ -5,6 +5,7 @@ from typing import Any, final
 from .device import Device
 from .dtype import DType
 from .errors import DeviceMismatchError, DTypeError, ShapeError
+from .ops.checks import checked_integer
 from .primitive import checked_operand
 from .tensor import Tensor
 
@@ -21,12 +22,15 @@ class Buffer:
 
     Args:
         axis: which axis of the tensors grows; negative ones count from the last.
+
+    Raises:
+        TypeError: `axis` is no integer.
     """
 
     __slots__ = ("_axis", "_device", "_length", "_order", "_store")
 
     def __init__(self, axis: int) -> None:
-        self._axis = axis.__index__()
+        self._axis = checked_integer("Buffer", "axis", axis)
         self._length = 0
         self._device: Device | None = None
         self._store: Any = None  # [capacity, *other extents]

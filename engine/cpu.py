@@ -1,6 +1,7 @@
 """The CPU backend: NumPy. Every index is a device with memory of its own, so a copy between two is a real one."""
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend, Memory, Route
+from .errors import DeviceError
 
 _CGROUP_FILES: Final = (  # (limit, usage) of control groups, version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -25,7 +27,9 @@ class CpuBackend:
 
     def enter(self, index: int) -> None: ...
 
-    def leave(self, index: int, error: BaseException | None = None) -> None: ...
+    def leave(self, index: int, error: BaseException | None = None) -> None:
+        if isinstance(error, MemoryError):
+            raise out_of_memory(f"cpu:{index}", error) from error
 
     def synchronize(self, index: int) -> None: ...
 
@@ -40,15 +44,29 @@ class CpuBackend:
         return Memory(free, total)
 
     def upload(self, array: NDArray[Any], index: int) -> NDArray[Any]:
-        return np.array(array, order="K", copy=True)
+        return _copied(array, index)
 
     def download(self, array: NDArray[Any], index: int) -> NDArray[Any]:
-        return np.array(array, order="K", copy=True)
+        return _copied(array, index)
 
     def copy_between(
         self, arrays: Sequence[NDArray[Any]], source: int, destination: int
     ) -> tuple[list[NDArray[Any]], Route]:
-        return [np.array(array, order="K", copy=True) for array in arrays], "host"
+        return [_copied(array, destination) for array in arrays], "host"
+
+
+def out_of_memory(place: str, error: MemoryError) -> DeviceError:
+    """What a `MemoryError` says of the device named `place`: the bytes asked for, where NumPy told their array."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    asked = f"asked for {prod(shape) * dtype.itemsize:,} bytes" if shape is not None and dtype is not None else error
+    return DeviceError(f"{place} is out of memory ({asked}); use a smaller shape, batch or dtype")
+
+
+def _copied(array: NDArray[Any], index: int) -> NDArray[Any]:
+    try:
+        return np.array(array, order="K", copy=True)
+    except MemoryError as error:
+        raise out_of_memory(f"cpu:{index}", error) from error
 
 
 def _number(file: str) -> int | None:

@@ -1,7 +1,9 @@
 """Tensors made from nothing but a shape and numbers. Each is given its device (`randn`, `uniform`: see `random`)."""
 
+import math
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -9,14 +11,18 @@ from .backend import Array
 from .device import Device
 from .dtype import FLOAT32, FLOAT64, FLOATS, INT64, INTS, as_dtype
 from .errors import DTypeError, ShapeError
+from .ops.checks import checked_number
 from .tensor import Tensor
+
+_MOST_AXES: Final = 64  # of an array, in NumPy and CuPy
+_MOST_ELEMENTS: Final = sys.maxsize // 8  # as many of the widest dtype can be addressed
 
 
 def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of extents of 0 or more.
 
     Raises:
-        ShapeError: it is none.
+        ShapeError: it is none, or no array can have it: it has too many axes, or more bytes than can be addressed.
     """
     try:
         extents = tuple(extent.__index__() for extent in shape)
@@ -24,17 +30,21 @@ def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         raise ShapeError(f"{name}: {shape!r} is no shape; give a tuple of integers") from None
     if any(extent < 0 for extent in extents):
         raise ShapeError(f"{name}: shape {extents} has a negative extent")
+    if len(extents) > _MOST_AXES:
+        raise ShapeError(f"{name}: a shape of {len(extents)} axes; a tensor has at most {_MOST_AXES}")
+    if math.prod(extent for extent in extents if extent) > _MOST_ELEMENTS:  # an extent of 0 excuses no other
+        raise ShapeError(f"{name}: shape {extents} is of more bytes than can be addressed")
     return extents
 
 
 def zeros(shape: Sequence[int], *, device: Device | str, dtype: Any = FLOAT32) -> Tensor:
     """A tensor of zeros (False for bool)."""
-    return full(shape, 0, device=device, dtype=dtype)
+    return _filled("zeros", shape, 0, device=device, dtype=dtype)
 
 
 def ones(shape: Sequence[int], *, device: Device | str, dtype: Any = FLOAT32) -> Tensor:
     """A tensor of ones (True for bool)."""
-    return full(shape, 1, device=device, dtype=dtype)
+    return _filled("ones", shape, 1, device=device, dtype=dtype)
 
 
 def full(shape: Sequence[int], value: float, *, device: Device | str, dtype: Any = FLOAT32) -> Tensor:
@@ -44,14 +54,18 @@ def full(shape: Sequence[int], value: float, *, device: Device | str, dtype: Any
         DTypeError: the dtype is of integers or bool and cannot hold `value`, or it is no number.
         ShapeError: `shape` is none.
     """
-    extents, of = checked_shape("full", shape), as_dtype(dtype)
+    return _filled("full", shape, value, device=device, dtype=dtype)
+
+
+def _filled(name: str, shape: Sequence[int], value: float, *, device: Device | str, dtype: Any) -> Tensor:
+    extents, of = checked_shape(name, shape), as_dtype(dtype)
     try:
         number = of.type(float(value) if of in FLOATS else int(value))
         fits = of in FLOATS or number == value
     except (TypeError, ValueError, OverflowError):
-        raise DTypeError(f"full: {value!r} is no number of dtype {of}") from None
+        raise DTypeError(f"{name}: {value!r} is no number of dtype {of}") from None
     if not fits:
-        raise DTypeError(f"full: {value!r} is no number of dtype {of}")
+        raise DTypeError(f"{name}: {value!r} is no number of dtype {of}")
     return _made(device, lambda xp: xp.full(extents, number, dtype=of))
 
 
@@ -61,15 +75,22 @@ def arange(
     """The numbers from `start` (0 if only one is given) by `step` up to, without, `stop`; shape [n].
 
     Raises:
-        ShapeError: `step` is 0, or a bound is not finite.
+        TypeError: a bound or `step` is no number.
+        ShapeError: `step` is 0, a bound is not finite, or they are too many.
         DTypeError: `dtype` is bool, or one of integers that cannot hold the numbers.
     """
     begin, end = (0, start) if stop is None else (start, stop)
     of = as_dtype(dtype)
-    if step == 0 or not np.isfinite((begin, end, step)).all():
+    first, last, by = (
+        checked_number("arange", what, value) for what, value in {"start": begin, "stop": end, "step": step}.items()
+    )
+    if step == 0 or not all(map(math.isfinite, (first, last, by))) or not math.isfinite((last - first) / by):
         raise ShapeError(f"arange: from {begin} to {end} by {step} are no finite number of steps")
+    checked_shape("arange", (max(0, math.ceil((last - first) / by)),))
     if of in FLOATS:
-        return Tensor.adopt(np.arange(begin, end, step, dtype=FLOAT64), device).cast(of)
+        with Device(device).host():
+            numbers = np.arange(first, last, by, dtype=FLOAT64)
+        return Tensor.adopt(numbers, device).cast(of)
     whole = range(int(begin), int(end), int(step) or 1)
     if of not in INTS or (int(begin), int(end), int(step)) != (begin, end, step):
         raise DTypeError(f"arange: the numbers from {begin} to {end} by {step} are not of dtype {of}")
@@ -92,7 +113,8 @@ def causal_mask(queries: int, keys: int, *, device: Device | str) -> Tensor:
     Raises:
         ShapeError: there are more queries than keys, or a number is negative.
     """
-    if not 0 <= queries <= keys:
+    queries, keys = checked_shape("causal_mask", (queries, keys))
+    if queries > keys:
         raise ShapeError(f"causal_mask: {queries} queries and {keys} keys; there must be as many keys at least")
     return _made(device, lambda xp: xp.arange(keys) <= xp.arange(keys - queries, keys)[:, None])
 
@@ -113,6 +135,7 @@ def rotary_tables(
 
     Raises:
         ShapeError: `d` is odd, or a number is negative.
+        ValueError: `base` is not finite and above 0.
         DTypeError: `dtype` is no float dtype.
 
     Source: J. Su and others, "RoFormer" (2021), equation 15.
@@ -122,8 +145,13 @@ def rotary_tables(
         raise ShapeError(f"rotary_tables: d is {d}; features are turned in pairs")
     if of not in FLOATS:
         raise DTypeError(f"rotary_tables: takes a float dtype, not {of}")
-    angles = np.arange(length)[:, None] * float(base) ** (-2.0 * np.arange(d // 2) / (d or 1))
-    return Tensor.adopt(np.cos(angles), device).cast(of), Tensor.adopt(np.sin(angles), device).cast(of)
+    base = checked_number("rotary_tables", "base", base)
+    if not 0 < base < math.inf:
+        raise ValueError(f"rotary_tables: base is {base}; it must be finite and above 0")
+    with Device(device).host():
+        angles = np.arange(length)[:, None] * base ** (-2.0 * np.arange(d // 2) / (d or 1))
+        cos, sin = np.cos(angles), np.sin(angles)
+    return Tensor.adopt(cos, device).cast(of), Tensor.adopt(sin, device).cast(of)
 
 
 def _made(device: Device | str, make: Callable[[Any], Array]) -> Tensor:

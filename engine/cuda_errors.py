@@ -8,7 +8,7 @@ from typing import Final
 
 from .errors import DeviceError
 
-EXTRAS: Final = "pip install 'layerloom[cuda12]' (or 'layerloom[cuda13]', by the CUDA version of the driver)"
+EXTRAS: Final = "in the clone, pip install -e '.[cuda12]' (or '.[cuda13]', by the CUDA version of the driver)"
 
 _MEANING: Final = {
     2: "out of memory, of the GPU or of pinned host memory",

@@ -131,6 +131,10 @@ class Device:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.backend.leave(self.index, error)
 
+    def host(self) -> "Device":
+        """The CPU device whose memory serves while a tensor for this one is made: itself, or cpu:0 for a GPU."""
+        return self if self.kind == "cpu" else self.cpu(0)
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Device) and (self.kind, self.index) == (other.kind, other.index))
 

@@ -49,7 +49,7 @@ def as_dtype(spec: Any) -> DType:
     """
     try:
         dtype = np.dtype(spec)
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise DTypeError(f"{spec!r} is no dtype ({error})") from None
     dtype = _ONE.get(dtype.newbyteorder("="))
     if spec is None or dtype is None:

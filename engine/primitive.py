@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from .backend import Array
+from .cpu import out_of_memory
 from .device import Device
 from .dtype import BOOL, DTYPES, FLOAT32, FLOATS, HALVES, INTS, DType
 from .errors import DeviceMismatchError, DTypeError, EngineError, ShapeError
@@ -96,10 +97,11 @@ class Primitive:
             operands: at least one Operand; the others Operands, or scalars where the primitive takes them.
 
         Raises:
-            TypeError: an operand is neither.
+            TypeError: an operand is neither, or a setting is of another type.
             DeviceMismatchError: the operands lie on different devices.
             DTypeError: the operands differ in dtype, or have one that the operation does not take.
             ShapeError: the operands' shapes do not go together.
+            DeviceError: the device has no memory for the result.
         """
         arrays = []
         like = device = dtype = None
@@ -134,6 +136,13 @@ class Primitive:
             if isinstance(error, EngineError):
                 raise
             raise self._refused_shapes(arrays, error) from error
+        except (TypeError, OverflowError) as error:
+            if isinstance(error, EngineError):
+                raise
+            raise self._refused_settings(settings, error) from error
+        except MemoryError as error:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            raise out_of_memory(f"{self.name} of shapes {shapes}: {device}", error) from error
         made = _new(like.__class__)
         made._data = data
         made._device = device
@@ -172,6 +181,11 @@ class Primitive:
             return ShapeError(f"{self.name}: not for a tensor of shape {arrays[0].shape} ({error})")
         shapes = ", ".join(str(array.shape) for array in arrays)
         return ShapeError(f"{self.name}: shapes {shapes} do not go together ({error})")
+
+    def _refused_settings(self, settings: dict[str, Any], error: TypeError | OverflowError) -> TypeError | ShapeError:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        kind = TypeError if isinstance(error, TypeError) else ShapeError
+        return kind(f"{self.name}: not with {given} ({error})" if given else f"{self.name}: {error}")
 
 
 def checked_operand(name: str, value: Any) -> Operand:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
+from ml_dtypes import finfo
 
 from .creation import checked_shape
 from .device import Device
 from .dtype import FLOAT32, FLOAT64, FLOATS, as_dtype
 from .errors import DTypeError
+from .ops.checks import checked_number
 from .tensor import Tensor
 
 _WORD: Final = 2**64
@@ -116,7 +118,10 @@ def randn(shape: Sequence[int], *, seed: SeedLike | Key, device: Device | str, d
     """
     of, extents = _float_dtype("randn", dtype), checked_shape("randn", shape)
     drawn = FLOAT64 if of == FLOAT64 else FLOAT32
-    return Tensor.adopt(key_of(seed).generator().standard_normal(extents, dtype=drawn), device).cast(of)
+    generator = key_of(seed).generator()
+    with Device(device).host():
+        numbers = generator.standard_normal(extents, dtype=drawn)
+    return Tensor.adopt(numbers, device).cast(of)
 
 
 def uniform(
@@ -137,17 +142,25 @@ def uniform(
         dtype: a float one; float16 and bfloat16 are float32's numbers, rounded.
 
     Raises:
-        ValueError: the bounds are not finite, or in the wrong order.
+        TypeError: a bound is no number.
+        ValueError: the bounds are not finite in `dtype`, or in the wrong order.
         DTypeError: `dtype` is no float dtype.
         ShapeError: `shape` is none.
     """
     of, extents = _float_dtype("uniform", dtype), checked_shape("uniform", shape)
-    if not (low <= high and np.isfinite(high - low)):
-        raise ValueError(f"uniform: from {low} to {high}; the bounds must be finite and in order")
+    low, high = checked_number("uniform", "low", low), checked_number("uniform", "high", high)
+    largest = float(finfo(of).max)
+    if not -largest <= low <= high <= largest:
+        raise ValueError(f"uniform: from {low} to {high}; the bounds must be finite in {of} and in order")
     drawn = FLOAT64 if of == FLOAT64 else FLOAT32
-    numbers = np.asarray(key_of(seed).generator().random(extents, dtype=drawn))
-    numbers *= high - low
-    numbers += low
+    generator = key_of(seed).generator()
+    with Device(device).host():
+        numbers = np.asarray(generator.random(extents, dtype=drawn))
+        if high - low <= float(finfo(drawn).max):
+            numbers *= high - low
+            numbers += low
+        else:  # their distance is beyond the dtype, so they lie on two sides of 0 and no part of a mean overflows
+            numbers = np.asarray(low * (1 - numbers) + high * numbers)
     return Tensor.adopt(numbers, device).cast(of)
 
 

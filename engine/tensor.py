@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from . import ops, transfer
 from .device import Device
-from .dtype import BFLOAT16, BOOL, FLOAT32, FLOATS, INT64, INTS, DType, as_dtype, kind_of
+from .dtype import BFLOAT16, FLOATS, INTS, DType, as_dtype
 from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
 from .graph import Leaf
-from .ops.casting import cast_array
 from .primitive import Operand, dense
 
 
@@ -49,7 +48,9 @@ class Tensor(Operand):
                 f"from_numpy: {type(array).__qualname__} is no NumPy array; tensor(…) takes lists and numbers"
             )
         dtype = as_dtype(array.dtype)
-        return cls.adopt(np.array(array, dtype=dtype, order="K", copy=True, subok=False).view(dtype), device)
+        with Device(device).host():
+            copied = np.array(array, dtype=dtype, order="K", copy=True, subok=False).view(dtype)
+        return cls.adopt(copied, device)
 
     @classmethod
     def adopt(cls, array: NDArray[Any], device: Device | str) -> "Tensor":
@@ -66,7 +67,8 @@ class Tensor(Operand):
             raise DTypeError(f"adopt: dtype {array.dtype} is not in this machine's byte order")
         if place.kind != "cpu":
             return cls._make(place.backend.upload(array, place.index), place)
-        return cls._make(dense(np, array.view(dtype, np.ndarray)), place)
+        with place:
+            return cls._make(dense(np, array.view(dtype, np.ndarray)), place)
 
     # What it is
 
@@ -343,52 +345,3 @@ class Tensor(Operand):
 
     def __reduce__(self) -> Any:
         raise TypeError("a Tensor is not pickled; put it into a Module and use save_file")
-
-
-def tensor(data: Any, *, device: Device | str, dtype: Any = None) -> Tensor:
-    """A tensor of the numbers in `data`, copied.
-
-    Args:
-        data: a number, nested lists or tuples of numbers of one shape, or a NumPy array.
-        device: where it is made; on an autodiff device the tensor is associated with autodiff.
-        dtype: the element type; by default that of a NumPy array, else float32 for
-            floats, int64 for integers, bool for booleans.
-
-    Raises:
-        DTypeError: the elements are no numbers, or do not fit `dtype`.
-        ShapeError: nested lists of different lengths.
-    """
-    if isinstance(data, Tensor):
-        raise TypeError("tensor: data is a Tensor already; to_device moves it, cast changes its dtype")
-    if isinstance(data, (list, tuple)) and any(isinstance(part, Tensor) for part in data):
-        raise TypeError("tensor: data has Tensors among its parts; join them with ops.stack or ops.concatenate")
-    try:
-        array = np.asarray(data)
-    except ValueError as error:
-        raise ShapeError(f"tensor: the nested lists have no common shape ({error})") from None
-    if dtype is not None:
-        return Tensor.adopt(_converted(array, as_dtype(dtype)), device)
-    if not isinstance(data, (np.ndarray, np.generic)):
-        array = _converted(array, _default_dtype(array))
-    return Tensor.from_numpy(array, device)
-
-
-def _default_dtype(array: NDArray[Any]) -> DType:
-    """float32, int64 or bool, by what nested lists of numbers hold."""
-    if array.size == 0 and array.dtype == np.float64:
-        return FLOAT32
-    return {"float": FLOAT32, "int": INT64, "bool": BOOL}[kind_of(as_dtype(array.dtype))]
-
-
-def _converted(array: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """A copy in another dtype; only a conversion that keeps the kind of the numbers, or makes integers floats."""
-    source = as_dtype(array.dtype)
-    order = ("bool", "int", "float")
-    if array.size and order.index(kind_of(source)) > order.index(kind_of(dtype)):
-        raise DTypeError(f"tensor: {source} numbers do not become {dtype} silently; convert them, or use cast")
-    if dtype in INTS and source in INTS and array.size:
-        limits = np.iinfo(dtype)
-        low, high = int(array.min()), int(array.max())
-        if low < limits.min or high > limits.max:
-            raise DTypeError(f"tensor: numbers from {low} to {high} do not fit {dtype}")
-    return cast_array(np, array, dtype)

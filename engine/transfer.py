@@ -8,7 +8,7 @@ bytes, per source, destination and route. Making a tensor from an array,
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -84,7 +84,7 @@ def log() -> Iterator[TransferLog]:
         _open.logs = [other for other in _open.logs if other is not opened]
 
 
-def copy(tensors: Sequence[T], device: Device | str) -> list[T]:
+def copy(tensors: Iterable[T], device: Device | str) -> list[T]:
     """The tensors on a device, in the order given.
 
     One that is there already is given back as it is (D4); one that stands
@@ -96,11 +96,19 @@ def copy(tensors: Sequence[T], device: Device | str) -> list[T]:
         device: where they go.
 
     Raises:
+        TypeError: `tensors` is one Tensor, or holds something else.
         DeviceError: `device`, or one that a tensor is on, cannot be used.
     """
+    if isinstance(tensors, Operand) or not isinstance(tensors, Iterable):
+        raise TypeError(
+            f"copy: takes a list of Tensors, not one {type(tensors).__qualname__}; to_device moves a Tensor"
+        )
+    given = list(tensors)
     destination = Device(device)
     waiting: dict[Device, dict[int, T]] = {}
-    for tensor in tensors:
+    for position, tensor in enumerate(given):
+        if not isinstance(tensor, Operand):
+            raise TypeError(f"copy: item {position} is a {type(tensor).__qualname__}, not a Tensor")
         if tensor._device != destination:
             waiting.setdefault(tensor._device.inner(), {})[id(tensor)] = tensor
     arrived: dict[int, T] = {}
@@ -112,7 +120,7 @@ def copy(tensors: Sequence[T], device: Device | str) -> list[T]:
         for tensor, array in zip(batch.values(), arrays, strict=True):
             place = destination.autodiff() if tensor._device.is_autodiff else destination.inner()
             arrived[id(tensor)] = type(tensor)._make(array, place)
-    return [arrived.get(id(tensor), tensor) for tensor in tensors]
+    return [arrived.get(id(tensor), tensor) for tensor in given]
 
 
 def _copy_arrays(arrays: Sequence[Array], source: Device, destination: Device) -> tuple[list[Array], Route]:

@@ -8,6 +8,8 @@ from engine.dtype import BOOL, FLOATS
 from engine.errors import DTypeError, ShapeError
 from engine.primitive import Primitive, check_alike, checked_operand
 
+from .checks import checked_number
+
 if TYPE_CHECKING:
     from engine.tensor import Tensor
 
@@ -101,7 +103,8 @@ def attention(
         )
     if causal and k_shape[-2] < shape[-2]:
         raise ShapeError(f"attention: causal with {shape[-2]} queries needs as many keys, there are {k_shape[-2]}")
-    settings = {"causal": causal, "scale": (shape[-1] or 1) ** -0.5 if scale is None else float(scale)}
+    factor = (shape[-1] or 1) ** -0.5 if scale is None else checked_number("attention", "scale", scale)
+    settings = {"causal": causal, "scale": factor}
     if mask is None:
         return _ATTENTION(q, k, v, **settings)
     if checked_operand("attention", mask)._data.dtype != BOOL:

@@ -1,5 +1,7 @@
 """What the functions of tensors refuse before they compute: axes, indices and shapes that are not there."""
 
+import math
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from engine.dtype import INTS
@@ -7,6 +9,43 @@ from engine.errors import DTypeError, ShapeError
 from engine.primitive import checked_operand
 
 Axes: TypeAlias = int | tuple[int, ...] | None
+
+
+def checked_integer(name: str, what: str, value: Any) -> int:
+    """A setting that must be an integer, as Python's own.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        return value.__index__()
+    except (TypeError, AttributeError):
+        raise TypeError(f"{name}: {what} is {value!r}; it must be an integer") from None
+
+
+def checked_integers(name: str, what: str, values: Any) -> tuple[int, ...]:
+    """A setting that must be a sequence of integers.
+
+    Raises:
+        TypeError: it is none, or holds something else.
+    """
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name}: {what} is {values!r}; it must be a sequence of integers")
+    return tuple(checked_integer(name, what, value) for value in values)
+
+
+def checked_number(name: str, what: str, value: Any) -> float:
+    """A setting that must be a number; infinite where it is an integer beyond every float.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        return value.__float__()  # which text lacks
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, AttributeError):
+        raise TypeError(f"{name}: {what} is {value!r}; it must be a number") from None
 
 
 def checked_axis(name: str, x: Any, axis: int) -> int:
@@ -17,7 +56,7 @@ def checked_axis(name: str, x: Any, axis: int) -> int:
         ShapeError: x has no such axis.
     """
     shape = checked_operand(name, x)._data.shape
-    position = axis.__index__()
+    position = checked_integer(name, "axis", axis)
     if not -len(shape) <= position < len(shape):
         raise ShapeError(f"{name}: a tensor of shape {shape} has no axis {axis}")
     return position % len(shape)
@@ -32,6 +71,8 @@ def checked_axes(name: str, x: Any, axis: Axes) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(checked_operand(name, x)._data.ndim))
+    if isinstance(axis, list):
+        raise TypeError(f"{name}: axis is {axis}; it must be an integer, a tuple of them, or None")
     axes = tuple(checked_axis(name, x, one) for one in (axis if isinstance(axis, tuple) else (axis,)))
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: axis {axis} of a tensor of shape {x._data.shape} names one axis twice")
@@ -87,7 +128,7 @@ def pair(name: str, what: str, value: int | tuple[int, int], least: int) -> tupl
         TypeError: they are no integers.
         ShapeError: not two of them, or one is below `least`.
     """
-    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(both) != 2 or min(one.__index__() for one in both) < least:
+    both = checked_integers(name, what, value if isinstance(value, (tuple, list)) else (value, value))
+    if len(both) != 2 or min(both) < least:
         raise ShapeError(f"{name}: {what} is {value}; it must be one or two integers of {least} or more")
     return both[0], both[1]

@@ -12,7 +12,7 @@ from engine.dtype import FLOATS
 from engine.errors import ShapeError
 from engine.primitive import Primitive, checked_operand
 
-from .checks import check_shape, pair
+from .checks import check_shape, checked_integer, pair
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -93,6 +93,7 @@ def conv2d(
     Raises:
         ShapeError: the shapes do not go together, or no window fits.
     """
+    groups = checked_integer("conv2d", "groups", groups)
     shape, kernel = checked_operand("conv2d", x)._data.shape, checked_operand("conv2d", weight)._data.shape
     if (
         len(shape) != 4

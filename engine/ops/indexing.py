@@ -61,8 +61,15 @@ def segment_sums(xp: Any, keys: Array, values: Array) -> tuple[Array, Array]:
     return keys[ends], sums[ends]
 
 
+def _embedding_array(xp: Any, weight: Array, ids: Array) -> Array:
+    if weight.flags.c_contiguous:
+        return take_array(xp, weight, ids, 0)
+    # A table that a head shares may be stored column by column, and NumPy's take would copy such a one whole.
+    return xp.ascontiguousarray(xp.moveaxis(take_array(xp, weight.T, ids, 1), 0, -1))
+
+
 _TAKE = Primitive("take", take_array, mixed=True)
-_EMBEDDING = Primitive("embedding", lambda xp, weight, ids: take_array(xp, weight, ids, 0), mixed=True)
+_EMBEDDING = Primitive("embedding", _embedding_array, mixed=True)
 _GATHER = Primitive("gather", _gather_array, mixed=True)
 _SCATTER_ADD = Primitive("scatter_add", _scatter_add_array, takes=NUMBERS, mixed=True, wide=True)
 

@@ -30,9 +30,8 @@ def _layer_norm_array(xp: Any, x: Array, gamma: Array, *beta: Array, epsilon: fl
 
 def _rms_norm_array(xp: Any, x: Array, gamma: Array, epsilon: float) -> Array:
     _check_last("rms_norm", x, gamma)
-    spread = (x * x).sum(axis=-1, keepdims=True)
-    spread /= x.shape[-1] or 1
-    spread += epsilon
+    # Out of place: with a Python number beside it, `/=` takes twice as long as `/` for a single row.
+    spread = (x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] or 1) + epsilon
     y = x / xp.sqrt(spread)
     y *= gamma
     return y

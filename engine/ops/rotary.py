@@ -7,7 +7,7 @@ from engine.dtype import FLOAT32, FLOATS, HALVES, INT64, DType
 from engine.errors import DTypeError, ShapeError
 from engine.primitive import Primitive, checked_operand
 
-from .checks import check_indices
+from .checks import check_indices, checked_integer
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -83,6 +83,7 @@ def rope(
         if not _broadcasts(positions._data.shape, data.shape[:-1]):
             raise ShapeError(f"rope: positions {positions._data.shape} do not broadcast to {data.shape[:-1]}")
         return _ROPE(x, cos, sin, positions, offset=0, interleaved=interleaved)
+    offset = checked_integer("rope", "offset", offset)
     if not 0 <= offset <= table.shape[0] - data.shape[-2]:
         last = offset + data.shape[-2] - 1
         raise ShapeError(f"rope: positions {offset} to {last} are not all in tables of length {table.shape[0]}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.errors import ShapeError
-from engine.primitive import Operand, Primitive, checked_operand, dense
+from engine.primitive import Operand, Primitive, checked_operand, dense, not_a_tensor
 
-from .checks import check_indices, checked_axis
+from .checks import check_indices, checked_axis, checked_integer, checked_integers
 from .elementwise import where_array
 from .indexing import take_array
 
@@ -78,7 +78,7 @@ def broadcast_to(x: "Tensor", shape: Sequence[int]) -> "Tensor":
     Raises:
         ShapeError: x does not broadcast to `shape`.
     """
-    return _BROADCAST_TO(x, shape=tuple(shape))
+    return _BROADCAST_TO(x, shape=checked_integers("broadcast_to", "shape", shape))
 
 
 def tril(x: "Tensor", diagonal: int = 0) -> "Tensor":
@@ -89,7 +89,7 @@ def tril(x: "Tensor", diagonal: int = 0) -> "Tensor":
     """
     if checked_operand("tril", x)._data.ndim < 2:
         raise ShapeError(f"tril: a tensor of shape {x._data.shape} has no diagonal; it must have two axes")
-    return _TRIL(x, diagonal=diagonal)
+    return _TRIL(x, diagonal=checked_integer("tril", "diagonal", diagonal))
 
 
 def concatenate(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
@@ -98,7 +98,7 @@ def concatenate(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
     Raises:
         ShapeError: there is no tensor, no such axis, or other extents differ.
     """
-    return _CONCATENATE(*_some("concatenate", tensors), axis=axis)
+    return _CONCATENATE(*_some("concatenate", tensors), axis=checked_integer("concatenate", "axis", axis))
 
 
 def stack(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
@@ -107,12 +107,14 @@ def stack(tensors: "Iterable[Tensor]", axis: int) -> "Tensor":
     Raises:
         ShapeError: there is no tensor, or shapes differ.
     """
-    return _STACK(*_some("stack", tensors), axis=axis)
+    return _STACK(*_some("stack", tensors), axis=checked_integer("stack", "axis", axis))
 
 
 def _some(name: str, tensors: Iterable[Any]) -> tuple[Any, ...]:
     if isinstance(tensors, Operand):
         raise TypeError(f"{name}: takes a list of Tensors, not one Tensor")
+    if not isinstance(tensors, Iterable):
+        raise not_a_tensor(name, tensors)
     given = tuple(tensors)
     if not given:
         raise ShapeError(f"{name}: no tensors")
@@ -126,11 +128,11 @@ def split(x: "Tensor", sizes: Sequence[int], axis: int) -> "list[Tensor]":
         ShapeError: x has no such axis, or the extents do not sum to its extent.
     """
     place = checked_axis("split", x, axis)
-    extent = x._data.shape[place]
-    if sum(sizes) != extent or any(size < 0 for size in sizes):
-        raise ShapeError(f"split: sizes {list(sizes)} do not cut an axis of extent {extent}")
+    extent, extents = x._data.shape[place], checked_integers("split", "sizes", sizes)
+    if sum(extents) != extent or any(size < 0 for size in extents):
+        raise ShapeError(f"split: sizes {list(extents)} do not cut an axis of extent {extent}")
     pieces, start = [], 0
-    for size in sizes:
+    for size in extents:
         pieces.append(_SPLIT(x, at=(slice(None),) * place + (slice(start, start + size),)))
         start += size
     return pieces

@@ -13,7 +13,7 @@ def test_without_cupy_a_cuda_device_says_what_to_install_and_none_is_available()
         device = Device("cuda:0")
         assert Device.available("cuda") == []
         for use in (lambda: zeros((2,), device=device), device.memory, device.synchronize, device.__enter__):
-            with pytest.raises(DeviceError, match=r"pip install 'layerloom\[cuda12\]'.*cuda13"):
+            with pytest.raises(DeviceError, match=r"pip install -e '\.\[cuda12\]'.*cuda13"):
                 use()
         assert zeros((2,), device="cpu:0").tobytes() == bytes(8)
 

@@ -38,7 +38,22 @@ def test_each_dtype_has_its_kind():
 
 
 @pytest.mark.parametrize(
-    "spec", [None, "complex64", "float128", "float8_e5m2", "int4", "S3", "O", "datetime64[s]", "no", [("a", "f4")]]
+    "spec",
+    [
+        None,
+        "complex64",
+        "float128",
+        "float8_e5m2",
+        "int4",
+        "S3",
+        "O",
+        "datetime64[s]",
+        "no",
+        ",",
+        "2f4,(",
+        [("a", "f4")],
+        ("f4", -1),
+    ],
 )
 def test_what_no_tensor_can_have_is_refused(spec):
     with pytest.raises(DTypeError, match="dtype"):

@@ -3,6 +3,7 @@
 import math
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -152,3 +153,30 @@ def test_the_numbers_of_a_key_do_not_change_between_releases():
     """The first draws of Key(0, 0), as they were when this was written: files and tests may rely on them."""
     assert exact(uniform((2,), seed=0, device=CPU)).tolist() == FIRST_UNIFORM
     np.testing.assert_allclose(exact(randn((2,), seed=0, device=CPU)), FIRST_NORMAL, rtol=1e-6)
+
+
+@given(data=st.data(), dtype=dtypes(*FLOATS), seed=SEEDS)
+def test_finite_bounds_give_finite_numbers_between_them(data, dtype, seed):
+    """The distance of the bounds may be beyond the dtype."""
+    largest = float(ml_dtypes.finfo(dtype).max)
+    bound = st.one_of(st.floats(-largest, largest), st.sampled_from([-largest, largest]))
+    low, high = sorted((data.draw(bound), data.draw(bound)))
+    numbers = exact(uniform((50,), low, high, seed=seed, device=CPU, dtype=dtype))
+    assert np.isfinite(numbers).all()
+    reach = 2 * float(ml_dtypes.finfo(dtype).eps)
+    slack = reach * max(abs(low), abs(high)) + float(ml_dtypes.finfo(dtype).smallest_subnormal)
+    assert (numbers / 2 >= low / 2 - slack).all()
+    assert (numbers / 2 <= high / 2 + slack).all()
+
+
+def test_the_widest_bounds_are_drawn_from_evenly():
+    for dtype in FLOATS:
+        largest = float(ml_dtypes.finfo(dtype).max)
+        shares = exact(uniform((4000,), -largest, largest, seed=1, device=CPU, dtype=dtype)) / largest
+        assert np.histogram(shares, 4, (-1, 1))[0].min() > 850
+
+
+def test_bounds_that_the_dtype_cannot_hold_are_refused():
+    for high, dtype in ((1e39, "float32"), (7e4, "float16"), (10**400, "float64"), (math.inf, "float64")):
+        with pytest.raises(ValueError, match=f"finite in {dtype}"):
+            uniform((2,), 0, high, seed=0, device=CPU, dtype=dtype)

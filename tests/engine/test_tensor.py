@@ -4,13 +4,15 @@ import copy
 import operator
 import pickle
 import warnings
+from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import AutodiffError, Device, DeviceError, DTypeError, ShapeError, Tensor, ops, tensor, zeros
+from engine import AutodiffError, Device, DeviceError, DTypeError, ShapeError, Tensor, ops, tensor, transfer, zeros
 from tests.engine.comparison import exact, is_dense, same_bits
 from tests.engine.strategies import BFLOAT16, BOOL, DTYPES, FLOATS, INTS, arrays, shapes, tensors
 
@@ -333,3 +335,41 @@ def test_nothing_in_ordinary_use_warns():
         x = tensor([[1.0, -2.0], [0.5, 3.0]], device=CPU)
         for result in (x @ x, x.T, x + 1, ops.softmax(x), ops.gelu(x), ops.max(x), x.cast("int8"), -x, x[0], repr(x)):
             assert result is not None
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[-1, 2**63], [[-1], [2**64]], [2**63], [-(2**63) - 1], 2**64, [np.int64(-1), np.uint64(2**63)], [True, 2**70]],
+    ids=repr,
+)
+def test_integers_never_become_floats_silently(numbers):
+    """NumPy makes float64 or objects of those that no dtype of its own holds."""
+    for dtype in (None, "int64", "int8"):
+        with pytest.raises(DTypeError, match=f"from .* to .* do not fit {dtype or 'int64'}"):
+            tensor(numbers, device="cpu:0", dtype=dtype)
+
+
+def test_integers_of_two_dtypes_that_fit_stay_integers_and_floats_among_them_make_floats():
+    x = tensor([np.int64(-1), np.uint64(2**53 + 1)], device="cpu:0")
+    assert (x.dtype, x.numpy().tolist()) == (np.dtype("int64"), [-1, 2**53 + 1])
+    assert tensor([np.array([-1]), np.array([3], "uint64")], device="cpu:0").dtype == "int64"
+    assert tensor([-1, 2**63, 0.5], device="cpu:0").dtype == "float32"
+    y = tensor([-1, 2**64], device="cpu:0", dtype="float64")
+    assert y.numpy().tolist() == [-1.0, 2.0**64]
+
+
+def test_tensors_at_any_depth_of_nested_sequences_are_refused():
+    x, y = tensor([1.0], device="cpu:0"), tensor([2.0], device="cpu:1")
+    for data in ([x, y], [[x], [y]], ([[x[0]], [2.0]],), [[[1.0]], [[y]]], deque([x]), [deque([[x]])], x):
+        with transfer.log() as log, pytest.raises(TypeError, match="to_device"):
+            tensor(data, device="cpu:0")
+        assert log.copies == 0
+    with pytest.raises(TypeError, match=r"ops\.stack"):
+        tensor([[x], [y]], device="cpu:0")
+
+
+def test_a_list_that_holds_itself_is_refused():
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ShapeError, match="tensor: "):
+        tensor(endless, device="cpu:0")

@@ -137,3 +137,27 @@ def test_a_destination_that_is_no_device_is_refused():
     with pytest.raises(DeviceError, match="no device"):
         zeros((1,), device="cpu:0").to_device("nowhere")
     assert transfer.copy([], "cpu:0") == []
+
+
+def test_any_iterable_of_tensors_is_taken_once():
+    x, y = tensor([1.0], device="cpu:0"), tensor([2.0, 3.0], device="cpu:1")
+    for batch in ((x, y, x), iter([x, y, x]), (z for z in [x, y, x])):
+        with transfer.log() as log:
+            arrived = transfer.copy(batch, "cpu:1")
+        assert [z.numpy().tolist() for z in arrived] == [[1.0], [2.0, 3.0], [1.0]]
+        assert {z.device for z in arrived} == {Device("cpu:1")}
+        assert (arrived[0] is arrived[2], arrived[1] is y, log.copies) == (True, True, 1)
+
+
+def test_a_tensor_alone_and_what_is_no_tensor_are_refused_and_nothing_is_copied():
+    x = tensor([[1.0], [2.0]], device="cpu:0")
+    with transfer.log() as log:
+        for wrong, message in (
+            (x, "one Tensor; to_device"),
+            (3, "one int"),
+            ([x, [x]], "item 1 is a list"),
+            ("a", "str"),
+        ):
+            with pytest.raises(TypeError, match=f"copy: .*{message}"):
+                transfer.copy(wrong, "cpu:1")  # pyright: ignore[reportArgumentType]
+    assert log.copies == 0
