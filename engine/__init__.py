@@ -10,6 +10,7 @@ from .creation import full as full
 from .creation import ones as ones
 from .creation import rotary_tables as rotary_tables
 from .creation import zeros as zeros
+from .decoding import cached_attention as cached_attention
 from .device import Device as Device
 from .dtype import as_dtype as as_dtype
 from .dtype import kind_of as kind_of

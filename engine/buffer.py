@@ -1,7 +1,8 @@
 """The one writable object: rows of values that grow along an axis, as the caches of a decoder do."""
 
-from typing import Any, final
+from typing import Any, NoReturn, final
 
+from .backend import Array
 from .device import Device
 from .dtype import DType
 from .errors import DeviceMismatchError, DTypeError, ShapeError
@@ -63,18 +64,29 @@ class Buffer:
             DTypeError: another dtype.
             DeviceMismatchError: another device.
         """
-        data, place = checked_operand("append", values)._data, values._device.inner()
+        data, place = checked_operand("append", values)._data, values._device
+        if place.kind == "cpu":
+            self._extended(place, data)
+        else:
+            with place:
+                self._extended(place, data)
+
+    def _extended(self, place: Device, data: Array) -> Array:
+        """Store an array of a device, which is the current one; gives the array of all values, not to be written to."""
         if self._device is None:
-            self._begin(data, place)
-        self._check(data, place)
-        start, end = self._length, self._length + data.shape[self._axis]
-        with place:
-            if end > len(self._store):
-                grown = place.xp.empty((max(end, 2 * len(self._store)), *self._store.shape[1:]), dtype=data.dtype)
-                grown[:start] = self._store[:start]
-                self._store = grown
-            self._store[start:end].transpose(self._order)[...] = data
+            self._begin(data, place.inner())
+        axis, shape, held = self._axis, data.shape, self._store.shape
+        fits = len(shape) == len(held) and shape[:axis] == held[1 : axis + 1] and shape[axis + 1 :] == held[axis + 1 :]
+        if not fits or data.dtype != self._store.dtype or (place is not self._device and place != self._device):
+            self._refuse(data, place.inner())
+        start, end = self._length, self._length + shape[axis]
+        if end > held[0]:
+            grown = place.xp.empty((max(end, 2 * held[0]), *held[1:]), dtype=data.dtype)
+            grown[:start] = self._store[:start]
+            self._store = grown
+        self._store[start:end].transpose(self._order)[...] = data
         self._length = end
+        return self._store[:end].transpose(self._order)
 
     def view(self) -> Tensor:
         """All values so far, as one Tensor of the shape that joining them along the axis gives; nothing is copied.
@@ -84,6 +96,8 @@ class Buffer:
         """
         if self._device is None:
             raise ShapeError("view: nothing was appended to the buffer yet")
+        if self._device.kind == "cpu":
+            return Tensor._make(self._store[: self._length].transpose(self._order), self._device)
         with self._device:
             return Tensor._make(self._store[: self._length].transpose(self._order), self._device)
 
@@ -92,19 +106,18 @@ class Buffer:
             raise ShapeError(f"append: a tensor of shape {data.shape} has no axis {self._axis}")
         axis = self._axis % data.ndim
         others = (*data.shape[:axis], *data.shape[axis + 1 :])
-        with place:
-            self._store = place.xp.empty((data.shape[axis], *others), dtype=data.dtype)
+        self._store = place.xp.empty((data.shape[axis], *others), dtype=data.dtype)
         self._order = (*range(1, axis + 1), 0, *range(axis + 1, data.ndim))
         self._axis, self._device = axis, place
 
-    def _check(self, data: Any, place: Device) -> None:
+    def _refuse(self, data: Array, place: Device) -> NoReturn:
+        """Say why an array cannot be appended."""
         others = (*data.shape[: self._axis], *data.shape[self._axis + 1 :])
         if data.ndim != len(self._order) or others != self._store.shape[1:]:
             stored = (*self._store.shape[1 : self._axis + 1], "any", *self._store.shape[self._axis + 1 :])
             raise ShapeError(f"append: values of shape {data.shape}; the buffer holds [{', '.join(map(str, stored))}]")
         if data.dtype != self._store.dtype:
             raise DTypeError(f"append: values of dtype {data.dtype}; the buffer holds {self._store.dtype}")
-        if place != self._device:
-            raise DeviceMismatchError(
-                f"append: the buffer is on {self._device}, the values on {place}; copy them to its device first"
-            )
+        raise DeviceMismatchError(
+            f"append: the buffer is on {self._device}, the values on {place}; copy them to its device first"
+        )

@@ -161,6 +161,8 @@ class Tensor(Operand):
 
     def to_device(self, device: Device | str) -> "Tensor":
         """This tensor on a device: itself if it is there already (D4), else a copy that `transfer` counts (M44)."""
+        if device is self._device:
+            return self
         return transfer.copy([self], device)[0]
 
     def cast(self, dtype: Any) -> "Tensor":

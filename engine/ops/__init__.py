@@ -5,6 +5,7 @@ from .activations import relu as relu
 from .activations import sigmoid as sigmoid
 from .activations import silu as silu
 from .activations import softplus as softplus
+from .activations import swiglu as swiglu
 from .attention import attention as attention
 from .casting import cast as cast
 from .convolution import conv2d as conv2d

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.backend import Array
 from engine.dtype import FLOATS
-from engine.primitive import NUMBERS, Primitive, quiet
+from engine.errors import ShapeError
+from engine.primitive import NUMBERS, Primitive, checked_operand, quiet
 
 from .gaussian import scaled_tail
 
@@ -31,6 +32,17 @@ def _silu_array(xp: Any, x: Array) -> Array:
         y = xp.exp(-x)
         y += 1
         return x / y
+
+
+def _swiglu_array(xp: Any, x: Array) -> Array:
+    half = x.shape[-1] // 2
+    gate = x[..., :half]
+    with quiet():
+        y = xp.exp(-gate)
+        y += 1
+        y = gate / y
+    y *= x[..., half:]
+    return y
 
 
 def _gelu_array(xp: Any, x: Array) -> Array:
@@ -61,6 +73,7 @@ def _softplus_array(xp: Any, x: Array) -> Array:
 _RELU = Primitive("relu", _relu_array, takes=NUMBERS)
 _SIGMOID = Primitive("sigmoid", _sigmoid_array, takes=FLOATS, wide=True)
 _SILU = Primitive("silu", _silu_array, takes=FLOATS, wide=True)
+_SWIGLU = Primitive("swiglu", _swiglu_array, takes=FLOATS, wide=True)
 _GELU = Primitive("gelu", _gelu_array, takes=FLOATS, wide=True)
 _GELU_TANH = Primitive("gelu", _gelu_tanh_array, takes=FLOATS, wide=True)
 _SOFTPLUS = Primitive("softplus", _softplus_array, takes=FLOATS, wide=True)
@@ -79,6 +92,26 @@ def sigmoid(x: "Tensor") -> "Tensor":
 def silu(x: "Tensor") -> "Tensor":
     """x · sigmoid(x), also called swish; NaN at −∞."""
     return _SILU(x)
+
+
+def swiglu(x: "Tensor") -> "Tensor":
+    """silu(gate) · up, of gate and up side by side: the two halves of the last axis, in this order.
+
+    Args:
+        x: floats, shape [..., 2 d].
+
+    Returns:
+        Shape [..., d].
+
+    Raises:
+        ShapeError: x has rank 0, or its last extent is odd.
+
+    Source: N. Shazeer, "GLU variants improve transformer" (2020), equation 5.
+    """
+    shape = checked_operand("swiglu", x)._data.shape
+    if not shape or shape[-1] % 2:
+        raise ShapeError(f"swiglu: x has shape {shape}; its last axis must be gate and up, as long as each other")
+    return _SWIGLU(x)
 
 
 def gelu(x: "Tensor", approximate: Literal["none", "tanh"] = "none") -> "Tensor":

@@ -14,35 +14,36 @@ if TYPE_CHECKING:
     from engine.tensor import Tensor
 
 
-def _attention_array(xp: Any, q: Array, k: Array, v: Array, *mask: Array, causal: bool, scale: float) -> Array:
+def attention_array(xp: Any, q: Array, k: Array, v: Array, *mask: Array, causal: bool, scale: float) -> Array:
     *batch, heads, queries, d = q.shape
     groups, keys = k.shape[-3:-1]
     # The query heads of a group lie side by side, and are rows of one product with its keys: nothing is repeated.
     rows = (*batch, groups, heads // groups * queries if groups else 0)
-    scores = _products(xp, q.reshape(*rows, d) * scale, k).reshape(*batch, heads, queries, keys)
+    scores = _products(xp, q.reshape(*rows, d) * scale, k)
     hidden = _hidden(xp, mask, causal, queries, keys)
     if hidden is not None:
-        xp.copyto(scores, -xp.inf, where=hidden)
+        xp.copyto(scores.reshape(*batch, heads, queries, keys), -xp.inf, where=hidden)
     if keys:
         largest = scores.max(axis=-1, keepdims=True)
         if hidden is not None:  # of a row that is hidden whole it is −∞; less the lowest number, that still is −∞
             largest = xp.maximum(largest, xp.finfo(scores.dtype).min)
         scores -= largest
     weights = xp.exp(scores)
-    y = xp.matmul(weights.reshape(*rows, keys), v).reshape(*batch, heads, queries, v.shape[-1])
+    y = xp.matmul(weights, v)
+    total = weights.sum(axis=-1, keepdims=True)
     # The largest weight is 1, and so the total is at least that, but for a row that is hidden whole.
-    y /= xp.maximum(weights.sum(axis=-1, keepdims=True), 1)
-    return y
+    y /= total if hidden is None and keys else xp.maximum(total, 1)
+    return y.reshape(*batch, heads, queries, v.shape[-1])
 
 
 def _products(xp: Any, q: Array, k: Array) -> Array:
     """q kᵀ, which no longer shares memory with either."""
     rows = q.shape[-2]
-    if 1 < rows <= 16 and rows * k.size > 2**16 * prod(k.shape[:-2]):
+    if 1 < rows <= 16 and k.size > 2**12 and rows * k.size > 2**16 * prod(k.shape[:-2]):
         # Few queries by many keys, as in decoding: OpenBLAS takes a quarter of the time the other way round.
         turned = xp.matmul(k, xp.ascontiguousarray(xp.swapaxes(q, -1, -2)))
         return xp.ascontiguousarray(xp.swapaxes(turned, -1, -2))
-    return xp.matmul(q, xp.swapaxes(k, -1, -2))
+    return xp.matmul(q, k.swapaxes(-1, -2))
 
 
 def _hidden(xp: Any, mask: tuple[Array, ...], causal: bool, queries: int, keys: int) -> Array | None:
@@ -54,7 +55,7 @@ def _hidden(xp: Any, mask: tuple[Array, ...], causal: bool, queries: int, keys: 
     return hidden
 
 
-_ATTENTION = Primitive("attention", _attention_array, takes=FLOATS, mixed=True, wide=True)
+_ATTENTION = Primitive("attention", attention_array, takes=FLOATS, mixed=True, wide=True)
 
 
 def attention(

@@ -25,7 +25,7 @@ _HALVES: Final = _Layout((..., 0, slice(None)), (..., 1, slice(None)), (..., Non
 _INTERLEAVED: Final = _Layout((..., 0), (..., 1), (..., None))
 
 
-def _rope_array(xp: Any, x: Array, cos: Array, sin: Array, *positions: Array, offset: int, interleaved: bool) -> Array:
+def rope_array(xp: Any, x: Array, cos: Array, sin: Array, *positions: Array, offset: int, interleaved: bool) -> Array:
     if positions:
         cos, sin = (xp.take(table, positions[0].astype(INT64, copy=False), axis=0) for table in (cos, sin))
     else:
@@ -41,7 +41,7 @@ def _rope_array(xp: Any, x: Array, cos: Array, sin: Array, *positions: Array, of
     return y.reshape(shape)
 
 
-_ROPE = Primitive("rope", _rope_array, takes=FLOATS, mixed=True, wide=True)
+_ROPE = Primitive("rope", rope_array, takes=FLOATS, mixed=True, wide=True)
 
 
 def rope(

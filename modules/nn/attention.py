@@ -2,7 +2,8 @@
 
 from typing import Any, final
 
-from engine import Buffer, Device, Seed, ShapeError, Tensor, ops
+from engine import Buffer, Device, Seed, ShapeError, Tensor, cached_attention, ops
+from engine.dtype import HALVES
 from modules.errors import ModuleError
 from modules.module import Module
 from modules.parallel.cache import Cache
@@ -128,9 +129,18 @@ class MultiHeadAttention(Module):
         if x.ndim != 3:
             raise ShapeError(f"MultiHeadAttention: x has shape {x.shape}; it must be [batch, positions, d_model]")
         batch, positions, _ = x.shape
+        joined = self.query_key_value.forward(x)
         if mask is not None:  # before the cache is extended, so that a wrong one leaves it as it was
             mask = _over_heads_and_queries(mask, batch, positions + (0 if cache is None else cache.length))
-        heads = turned = self._by_head(self.query_key_value.forward(x), batch, positions)
+        if cache is None or joined.dtype in HALVES:
+            return self.output.forward(self._attended(joined, mask, cache))
+        return self.output.forward(self._attended_at_once(joined, mask, cache))
+
+    def _attended(self, joined: Tensor, mask: Tensor | None, cache: KeyValueCache | None) -> Tensor:
+        """Queries, keys and values [batch, positions, …] to what the queries attend to, operation by operation."""
+        batch, positions, _ = joined.shape
+        all_heads = self.n_heads + 2 * self.n_kv_heads
+        heads = turned = joined.reshape(batch, positions, all_heads, self.d_k).transpose(0, 2, 1, 3)
         if self.rotary is not None:  # turns the values too, which are then taken from what was not turned
             turned = self.rotary.forward(heads, 0 if cache is None else cache.length)
         first_key, first_value = self.n_heads, self.n_heads + self.n_kv_heads
@@ -138,16 +148,25 @@ class MultiHeadAttention(Module):
         if cache is not None:
             keys, values = cache.extend(keys, values)
         seen = ops.attention(queries, keys, values, mask, causal=self.causal)
-        if positions > 1:
-            seen = seen.transpose(0, 2, 1, 3)
-        return self.output.forward(seen.reshape(batch, positions, self.output.d_input))
+        return seen.transpose(0, 2, 1, 3).reshape(batch, positions, self.output.d_input)
 
-    def _by_head(self, joined: Tensor, batch: int, positions: int) -> Tensor:
-        """[batch, positions, heads · d_k] as [batch, heads, positions, d_k]; of one position nothing is exchanged."""
-        heads = self.n_heads + 2 * self.n_kv_heads
-        if positions == 1:
-            return joined.reshape(batch, heads, 1, self.d_k)
-        return joined.reshape(batch, positions, heads, self.d_k).transpose(0, 2, 1, 3)
+    def _attended_at_once(self, joined: Tensor, mask: Tensor | None, cache: KeyValueCache) -> Tensor:
+        """The same for a cache, in one operation."""
+        rotary, length = self.rotary, cache.length + joined.shape[1]
+        if rotary is not None:
+            rotary.check_positions(length)
+        seen = cached_attention(
+            joined,
+            cache.keys,
+            cache.values,
+            heads=self.n_heads,
+            groups=self.n_kv_heads,
+            rotary=None if rotary is None else (rotary.cos, rotary.sin),
+            interleaved=rotary is not None and rotary.interleaved,
+            mask=mask,
+        )
+        cache.length = length
+        return seen
 
 
 def _over_heads_and_queries(mask: Tensor, batch: int, keys: int) -> Tensor:

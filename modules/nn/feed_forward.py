@@ -114,5 +114,8 @@ class GatedFeedForward(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d_model] to the same shape."""
-        gate, up = ops.split(self.gate_up.forward(x), (self.d_ff, self.d_ff), axis=-1)
+        joined = self.gate_up.forward(x)
+        if self.activation == "silu":
+            return self.down.forward(ops.swiglu(joined))
+        gate, up = ops.split(joined, (self.d_ff, self.d_ff), axis=-1)
         return self.down.forward(_ACTIVATIONS[self.activation](gate) * up)

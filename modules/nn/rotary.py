@@ -65,9 +65,16 @@ class RotaryPositions(Module):
         Raises:
             ModuleError: there are no angles for the last position.
         """
-        if start + x.shape[-2] > self.max_sequence_length:
-            raise ModuleError(
-                f"RotaryPositions: position {start + x.shape[-2] - 1} is beyond max_sequence_length, "
-                f"{self.max_sequence_length}"
-            )
+        self.check_positions(start + x.shape[-2])
         return ops.rope(x, self.cos, self.sin, offset=start, interleaved=self.interleaved)
+
+    def check_positions(self, count: int) -> None:
+        """Refuse more positions than there are angles for.
+
+        Raises:
+            ModuleError: there are none for the last position.
+        """
+        if count > self.max_sequence_length:
+            raise ModuleError(
+                f"RotaryPositions: position {count - 1} is beyond max_sequence_length, {self.max_sequence_length}"
+            )

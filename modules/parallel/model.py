@@ -44,6 +44,7 @@ class DistributedLayeredModel(Module, Generic[M]):
     model: M
     placement: LayerPlacement
     _layers: Layers
+    _not_autoregressive: int | None  # the first hidden layer that is none
 
     def __init__(self, model: M, placement: LayerPlacement) -> None:
         self.model = model
@@ -63,7 +64,8 @@ class DistributedLayeredModel(Module, Generic[M]):
         layers = layers_of(model)
         check_placement(layers, placement)
         self._settle(dict(fields), model._children, skipped)
-        vars(self)["_layers"] = layers
+        plain = (index for index, layer in enumerate(layers.hidden) if not isinstance(layer, AutoregressiveLayer))
+        vars(self).update(_layers=layers, _not_autoregressive=next(plain, None))
 
     @property
     def _container(self) -> str:
@@ -168,12 +170,12 @@ class DistributedLayeredModel(Module, Generic[M]):
             raise
 
     def _autoregressive_layers(self) -> tuple[AutoregressiveLayer, ...]:
-        for index, layer in enumerate(self._layers.hidden):
-            if not isinstance(layer, AutoregressiveLayer):
-                raise ModuleError(
-                    f"hidden layer {index}, a {type(layer).__name__}, is not autoregressive: it lacks "
-                    "new_autoregressive_cache or forward_autoregressive_inference"
-                )
+        index = self._not_autoregressive
+        if index is not None:
+            raise ModuleError(
+                f"hidden layer {index}, a {type(self._layers.hidden[index]).__name__}, is not autoregressive: it lacks "
+                "new_autoregressive_cache or forward_autoregressive_inference"
+            )
         return self._layers.hidden  # pyright: ignore[reportReturnType]
 
     def _check_caches(self, cache: Sequence[Cache]) -> None:
@@ -194,13 +196,14 @@ class DistributedLayeredModel(Module, Generic[M]):
                 raise ModuleError(f"the cache of hidden layer {index} was made for hidden layer {made_for[1]}")
             if made_for is not None and cache[0]._made_for is not None and made_for[0] != cache[0]._made_for[0]:
                 raise ModuleError(f"the caches of hidden layers 0 and {index} belong to different sequences")
-            if one.device is not None and one.device != device:
+            found = one.device
+            if found is not None and found is not device and found != device:
                 raise PlacementError(
-                    f"the cache of hidden layer {index} is on {one.device.inner()}, the layer on {device.inner()}; "
+                    f"the cache of hidden layer {index} is on {found.inner()}, the layer on {device.inner()}; "
                     "caches do not move with a model, so start a new one",
                     layer=index,
                     expected=device.inner(),
-                    found=one.device.inner(),
+                    found=found.inner(),
                 )
 
 

@@ -132,6 +132,7 @@ CASES: list[Case] = [
     *_reduction("any all", "bools"),
     Case("cumsum", lambda x: ops.cumsum(x, 1), (A,), "all", "sum"),
     Case("gelu", lambda x: ops.gelu(x, "tanh"), (A,), "floats"),
+    Case("swiglu", ops.swiglu, (Free((3, 4)),), "floats"),
     Case("clip", lambda x: ops.clip(x, 0, 2), (A,), "numbers"),
     Case("where", ops.where, (Mask((2, 1, 4)), A, ROW)),
     Case("cast", lambda x: ops.cast(x, x.dtype), (A,)),

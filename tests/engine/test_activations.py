@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine import ops, tensor
+from engine import ShapeError, ops, tensor
 from tests.engine.comparison import assert_within, exact
 from tests.engine.strategies import DTYPES, FLOATS, INTS, dtypes, tensors
 
@@ -96,3 +96,17 @@ def test_gelu_has_two_forms_and_no_third():
     assert len(DTYPES) == 13
     with pytest.raises(ValueError, match="approximate is 'sigmoid'; it must be 'none' or 'tanh'"):
         ops.gelu(tensor([1.0], device=CPU), "sigmoid")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_swiglu_is_silu_of_the_first_half_times_the_second_bit_for_bit(dtype):
+    """Of every row; in halves the product is rounded once."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 10)).astype(dtype)
+    joined, gate, up = (tensor(part, device=CPU) for part in (x, x[..., :5], x[..., 5:]))
+    assert ops.swiglu(joined).numpy().tobytes() == (ops.silu(gate) * up).numpy().tobytes()
+    half = ops.swiglu(joined.cast("float16"))
+    exact_half = ops.swiglu(joined.cast("float16").cast("float32")).cast("float16")
+    assert half.numpy().tobytes() == exact_half.numpy().tobytes()
+    for shape in ((3,), ()):
+        with pytest.raises(ShapeError, match="swiglu"):
+            ops.swiglu(tensor(np.zeros(shape, dtype), device=CPU))
