@@ -13,6 +13,7 @@ from examples.errors import UsageError
 
 from . import machine, report
 from .answers import AnswerError
+from .beside.client import is_python
 from .registry import BENCHMARKS
 from .settings import Settings
 
@@ -45,12 +46,31 @@ def _refusal(arguments: argparse.Namespace) -> str | None:
     for name in arguments.names:
         if name not in BENCHMARKS:
             return f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}"
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        return f"--json {arguments.json}: there is no folder {arguments.json.parent}"
+    if arguments.json is not None and (trouble := _trouble_writing(arguments.json)) is not None:
+        return f"--json {arguments.json}: {trouble}"
     if arguments.beside is not None and not arguments.beside.is_file():
         return f"--beside {arguments.beside}: there is no such interpreter"
+    if arguments.beside is not None and not is_python(arguments.beside):
+        return f"--beside {arguments.beside}: it is no Python interpreter"
     if arguments.threads is not None and arguments.threads < 1:
         return f"--threads {arguments.threads}: give 1 or more"
+    return None
+
+
+def _trouble_writing(file: Path) -> str | None:
+    """Why a file cannot be written, found out before anything is measured; None if it can.
+
+    What is in the file stays, and a file that is not there is not left behind.
+    """
+    try:
+        if not file.parent.is_dir():
+            return f"there is no folder {file.parent}"
+        is_new = not file.exists()
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
+    except OSError as error:
+        return f"it cannot be written: {error.strerror}"
     return None
 
 
@@ -110,7 +130,7 @@ def _missing(package: str) -> str | None:
     """That a package is not installed; None if it is."""
     if importlib.util.find_spec(package) is not None:
         return None
-    return f"--threads takes the package {package}; install layerloom with its extra `bench`"
+    return f"--threads takes the package {package}; in the clone, pip install -e '.[bench]'"
 
 
 if __name__ == "__main__":

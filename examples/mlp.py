@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from engine import Device, Seed, Tensor, ops, tensor, transfer
+from examples.command_line import run
 from modules import Module
 from modules.nn import Linear
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
@@ -54,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run("mlp", main)

@@ -65,7 +65,7 @@ def _fitting(devices: Sequence[Device], sizes: Sequence[int], memory: LayerMemor
 
 
 class Row(NamedTuple):
-    """One line of a placement's table: what runs there, where, and how large it is."""
+    """One line of a placement's table: what runs there, where, and the number and bytes of its parameters."""
 
     stage: str
     device: Device
@@ -75,22 +75,18 @@ class Row(NamedTuple):
 
 
 def rows(model: DistributedLayeredModel[Any]) -> list[Row]:
-    """Input layer, stages and output layer of a split model; what several of them share counts in the first."""
+    """Input layer, stages and output layer of a split model: the parameters of each, shared ones in the first."""
     inner: LayerParallelism = model.model
-    memory, placement = LayerMemory.of(inner), model.placement
-    counter = _Counter()
-    made = [Row("input", placement.input, "input", counter.of([inner.layer_input()]), memory.input)]
-    start = 0
+    placement, counter = model.placement, _Counter()
     hidden = list(inner.layers_hidden())
+    made = [Row("input", placement.input, "input", *counter.of([inner.layer_input()]))]
+    start = 0
     for number, stage in enumerate(placement.stages()):
         end = start + stage.num_hidden_layers
-        num_params, nbytes = counter.of(hidden[start:end]), sum(memory.hidden[start:end])
-        made.append(Row(str(number), stage.device, _layers_text(start, end), num_params, nbytes))
+        made.append(Row(str(number), stage.device, _layers_text(start, end), *counter.of(hidden[start:end])))
         start = end
-    output = "output, tied to input" if memory.output.shares_input else "output"
-    num_params = counter.of([inner.layer_output()])
-    made.append(Row("output", placement.output, output, num_params, memory.output.nbytes))
-    return made
+    output = "output, tied to input" if LayerMemory.of(inner).output.shares_input else "output"
+    return [*made, Row("output", placement.output, output, *counter.of([inner.layer_output()]))]
 
 
 def _layers_text(start: int, end: int) -> str:
@@ -98,23 +94,24 @@ def _layers_text(start: int, end: int) -> str:
 
 
 class _Counter(ModuleVisitor):
-    """Counts the elements of parameters, each parameter once."""
+    """Counts the elements of parameters and their bytes, each parameter once."""
 
     def __init__(self) -> None:
         self._seen: set[Any] = set()
-        self._total = 0
+        self._counted = (0, 0)
 
-    def of(self, layers: Sequence[Module]) -> int:
-        """Elements in these layers that were in none before."""
-        before = self._total
+    def of(self, layers: Sequence[Module]) -> tuple[int, int]:
+        """Elements and bytes of the parameters of these layers that were in none before."""
+        self._counted = (0, 0)
         for layer in layers:
             layer.visit(self)
-        return self._total - before
+        return self._counted
 
     def visit_float(self, path: str, param: Param, /) -> None:
         if param.id not in self._seen:
             self._seen.add(param.id)
-            self._total += param.num_elements
+            elements, nbytes = self._counted
+            self._counted = elements + param.num_elements, nbytes + param.num_elements * param.dtype.itemsize
 
     visit_int = visit_bool = visit_float
 

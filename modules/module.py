@@ -363,6 +363,11 @@ class Module(Node, metaclass=ModuleMeta):
     def load_file(self, file: str | PathLike[str]) -> Self:
         """The module with a file's values.
 
+        On CPU devices the parameters of a burnpack file, and those of a GGUF
+        file that are not quantized, share the mapped file (D11): replace the
+        file by renaming another over it, as `save_file` does, and never
+        rewrite it in place.
+
         Raises:
             RecordIoError: the file cannot be read.
             RecordFormatError: it is no record, or damaged.

@@ -109,6 +109,8 @@ class Param:
 
         Args:
             init: gets the device it must create the value on, and whether the value will retain a gradient.
+                All initialisers run under one lock: it may read other lazy parameters, but not wait for
+                another thread that does.
             shape: the shape it will have.
             dtype: the dtype it will have.
             device: where it will be; an autodiff device makes it part of autodiff.

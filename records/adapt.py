@@ -5,8 +5,8 @@ same data: nothing is read, and what a step does to an entry happens when it is 
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, SupportsIndex, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from engine.dtype import DType
 
 from .entry import ForeignDType, RecordEntry, Source, nbytes_of
 from .errors import RecordError, RecordFormatError
+
+_RULES: Final = "rules are pairs of texts, [(expression, replacement), …]"
 
 
 class Step(Protocol):
@@ -33,16 +35,22 @@ class KeyRemapper:
     ``KeyRemapper([(r"^blk\.(\d+)\.attn_q\.", r"layers.\1.query.")])``
 
     Args:
-        rules: pairs of an expression and its replacement, as for ``re.sub``:
-            all matches are replaced; ``\1`` and ``\g<name>`` are groups.
+        rules: pairs of an expression and its replacement, or a mapping of
+            them, as for ``re.sub``: all matches are replaced; ``\1`` and
+            ``\g<name>`` are groups.
 
     Raises:
-        RecordError: an expression is none.
+        RecordError: a rule is no pair of texts, or an expression is none.
     """
 
-    def __init__(self, rules: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
+        if isinstance(rules, str) or not isinstance(rules, Iterable):
+            raise RecordError(f"KeyRemapper: {rules!r} is no list of rules; {_RULES}")
         self._rules: list[tuple[re.Pattern[str], str]] = []
-        for pattern, replacement in rules:
+        for rule in cast("Iterable[Any]", rules.items() if isinstance(rules, Mapping) else rules):
+            if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not all(isinstance(one, str) for one in rule):
+                raise RecordError(f"KeyRemapper: {rule!r} is no rule; {_RULES}")
+            pattern, replacement = rule
             self._rules.append((_compiled("KeyRemapper", pattern), replacement))
 
     def _renamed(self, path: str) -> str:
@@ -116,15 +124,20 @@ class Join:
         axis: along which, in the shapes that the steps before left; may count from the end.
 
     Raises:
-        RecordError: no source, or one twice.
+        RecordError: no source, or one twice; a path is no text, or the axis no integer.
     """
 
     def __init__(self, target: str, sources: Sequence[str], axis: int) -> None:
-        self._target = target
-        self._sources = tuple(sources)
-        self._axis = axis
-        if isinstance(sources, str) or not self._sources or len(set(self._sources)) < len(self._sources):
+        given = () if isinstance(sources, str) or not isinstance(sources, Iterable) else tuple(sources)
+        if not given or not all(isinstance(path, str) for path in given) or len(set(given)) < len(given):
             raise RecordError(f"Join: {target!r} is made of {sources!r}; give a list of different paths")
+        if not isinstance(target, str):
+            raise RecordError(f"Join: the target is {target!r}; it is a path")
+        if not isinstance(axis, SupportsIndex):
+            raise RecordError(f"Join: {target!r} along axis {axis!r}; an axis is an integer")
+        self._target = target
+        self._sources = given
+        self._axis = axis.__index__()
 
     def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
         """The entries with the sources replaced by the target.
@@ -231,6 +244,8 @@ class _JoinedSource:
 
 
 def _compiled(step: str, pattern: str) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise RecordError(f"{step}: {pattern!r} is no regular expression: it is no text")
     try:
         return re.compile(pattern)
     except re.error as error:

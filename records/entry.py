@@ -5,7 +5,7 @@ in a file, or a step of `adapt` over other sources.
 """
 
 import math
-from typing import Any, Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,15 @@ class RecordEntry:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a RecordEntry is a value; {name} cannot be assigned")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a RecordEntry is not pickled; its record's into_bytes() gives bytes")
 
     def __repr__(self) -> str:
         return f"RecordEntry(id={self.id!r}, dtype={self.dtype}, shape={self.shape})"

@@ -31,15 +31,24 @@ def destination_of(file: FilePath) -> Path:
 
 
 def existing_file(file: FilePath) -> Path:
-    """What is opened: `file`, or with ``.bpk`` if it has no extension and is not there as given (R39)."""
+    """What is opened: `file`, or with ``.bpk`` if it has no extension and is not there as given (R39).
+
+    A directory is no record: where it has the name as given, the file with ``.bpk`` beside it is what is meant.
+
+    Raises:
+        RecordIoError: the path is empty.
+    """
+    if not os.fspath(file):
+        raise RecordIoError("the path '' is empty; give the path of a record file")
     path = Path(file)
+    if path.name in ("", "..") or has_extension(path):
+        return path
+    appended = path.with_name(path.name + _EXTENSION)
     try:
-        is_as_given = path.name in ("", "..") or has_extension(path) or path.exists()
+        is_as_given = path.exists() and not (path.is_dir() and appended.exists())
     except OSError:  # opening it will tell
         is_as_given = True
-    if is_as_given:
-        return path
-    return path.with_name(path.name + _EXTENSION)
+    return path if is_as_given else appended
 
 
 def format_of(file: Path, named: str | None) -> Format:

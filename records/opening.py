@@ -28,11 +28,16 @@ def open_record(
     """The record in a file: burnpack, safetensors or GGUF. Only the header is read and checked (R41).
 
     A tensor is read when its entry is. On CPU devices the tensors of a
-    burnpack file share the mapped file, read-only (D11); quantized GGUF
-    tensors become float32. ``with open_record(…) as record:`` closes the file.
+    burnpack file, and those of a GGUF file that are not quantized, share the
+    mapped file, read-only, also after it is closed (D11). So replace the file
+    by renaming another over it, as `save` does, and never rewrite it in place
+    or cut it short: tensors that were read would change, or reading them would
+    end the process. Quantized GGUF tensors become float32.
+    ``with open_record(…) as record:`` closes the file.
 
     Args:
-        file: its path; ``.bpk`` is appended to a name without extension that is not there as given (R39).
+        file: its path; ``.bpk`` is appended to a name without extension that is not there as given, or is a
+            directory there while the file with ``.bpk`` exists (R39).
         check_data: whether to read a burnpack file whole, and compare it with the digest that it may carry (D1).
         max_metadata_bytes: the header's size, at most (R76).
         max_tensors: how many tensors, at most (R77).
@@ -56,10 +61,10 @@ def open_record(
     storage = Storage.map(path, limits)
     try:
         contents, opened = _contents(storage, limits, check_data)
+        return ModuleRecord.of_file(contents, opened)
     except BaseException:
         storage.close()
         raise
-    return ModuleRecord.of_file(contents, opened)
 
 
 def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable]:

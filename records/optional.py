@@ -20,5 +20,5 @@ def optional_package(name: str, file: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise RecordError(
-            f"{file}: reading it takes the package {name} ({error}); install layerloom with its extra `models`"
+            f"{file}: reading it takes the package {name} ({error}); in the clone, pip install -e '.[models]'"
         ) from error

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Protocol, Self, TypeAlias, final, get_args
+from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, final, get_args
 
 from .adapt import Step
 from .burnpack import burnpack_bytes, read_burnpack, write_burnpack
@@ -39,7 +39,9 @@ class LoadOptions:
 
 
 class Closable(Protocol):
-    """A file that a record reads from."""
+    """A file that a record reads from; `name` is what errors call it."""
+
+    name: str
 
     def close(self) -> None:
         """Let go of it. What was read stays valid."""
@@ -55,13 +57,14 @@ class ModuleRecord(Mapping[str, RecordEntry]):
     method that changes something gives another record over the same data.
 
     Args:
-        entries: pairs of path and entry, in order.
+        entries: pairs of path and entry, in order, or a mapping of them.
         scalars: numbers by name; Python and NumPy numbers are taken as `Scalar.of` takes them.
         metadata: texts by name. A GGUF file has numbers and sequences too; a
             burnpack file holds those as JSON text.
 
     Raises:
-        RecordFormatError: two entries have one path (R8), a path has an empty component, or a scalar is no number.
+        RecordFormatError: two entries have one path (R8), a path has an empty component, what stands at a path is
+            no RecordEntry, or a scalar is no number.
     """
 
     __slots__ = ("_entries", "_files", "metadata", "options", "scalars")
@@ -72,17 +75,21 @@ class ModuleRecord(Mapping[str, RecordEntry]):
 
     def __init__(
         self,
-        entries: Iterable[tuple[str, RecordEntry]] = (),
+        entries: Mapping[str, RecordEntry] | Iterable[tuple[str, RecordEntry]] = (),
         *,
         scalars: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._entries: dict[str, RecordEntry] = {}
-        for path, entry in entries:
+        for path, entry in _pairs(entries):
             if not isinstance(path, str) or "" in path.split("."):
                 raise RecordFormatError(f"{path!r} is no path of an entry; components between dots are not empty")
             if path in self._entries:
                 raise RecordFormatError(f"two entries have the path {path!r}")
+            if not isinstance(entry, RecordEntry):
+                raise RecordFormatError(
+                    f"{path!r}: a {type(entry).__name__} is no RecordEntry; give RecordEntry(tensor)"
+                )
             self._entries[path] = entry
         for name in (*(scalars or ()), *(metadata or ())):
             if not isinstance(name, str):
@@ -94,8 +101,15 @@ class ModuleRecord(Mapping[str, RecordEntry]):
 
     @classmethod
     def of_file(cls, contents: Contents, file: Closable) -> Self:
-        """The record of a file's contents, which closes it."""
-        made = cls(contents.entries, scalars=contents.scalars, metadata=contents.metadata)
+        """The record of a file's contents, which closes it.
+
+        Raises:
+            RecordFormatError: two entries have one path, or one has none; the message names the file.
+        """
+        try:
+            made = cls(contents.entries, scalars=contents.scalars, metadata=contents.metadata)
+        except RecordFormatError as error:
+            raise RecordFormatError(f"{file.name}: {error}") from None
         made._files = (file,)
         return made
 
@@ -145,6 +159,17 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         count = "1 tensor" if len(self) == 1 else f"{len(self)} tensors"
         options = ", ".join(f"{name}={getattr(self.options, name)}" for name in LoadOptions.__slots__)
         return f"ModuleRecord({count}, {options})"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ModuleRecord is not pickled; into_bytes() gives its bytes, ModuleRecord.from_bytes reads them"
+        )
 
     # Other records over the same data
 
@@ -198,9 +223,12 @@ class ModuleRecord(Mapping[str, RecordEntry]):
 
         Raises:
             RecordFormatError: a step does not apply; it names the paths.
+            RecordError: one is no step.
         """
         entries: Mapping[str, RecordEntry] = self._entries
         for step in steps:
+            if not callable(step):
+                raise RecordError(f"adapt: {step!r} is no step; KeyRemapper, Transpose and Join make steps")
             entries = step(entries)
         return self._like(entries.items())
 
@@ -274,10 +302,7 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         return burnpack_bytes(self.items(), self.scalars, self._texts(), with_digest=digest)
 
     def _texts(self) -> dict[str, str]:
-        return {
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in self.metadata.items()
-        }
+        return {name: _text(name, value) for name, value in self.metadata.items()}
 
     def close(self) -> None:
         """Close the files that entries are read from. Tensors that were read stay valid."""
@@ -291,3 +316,25 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _pairs(entries: Mapping[str, RecordEntry] | Iterable[tuple[str, RecordEntry]]) -> Iterator[tuple[Any, Any]]:
+    """Pairs of path and entry, as the caller gave them, each checked to be a pair."""
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        raise RecordFormatError(f"entries are pairs of a path and a RecordEntry, not {entries!r:.80}")
+    for pair in entries.items() if isinstance(entries, Mapping) else entries:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise RecordFormatError(f"entries are pairs of a path and a RecordEntry; {pair!r:.80} is none")
+        yield pair[0], pair[1]
+
+
+def _text(name: str, value: Any) -> str:
+    """Metadata as a burnpack file holds it: a text as it is, other values as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(
+            f"metadata {name!r} cannot be written: it is no text, and has no JSON form ({error})"
+        ) from None

@@ -21,11 +21,25 @@ sys.path.append(folder)
 del sys.argv[1:3]
 runpy.run_module(script, run_name="__main__")
 """
+_ANSWER_NBYTES: Final = 16
 _REST: Final = 0.1  # seconds after which the threads of either side no longer wait for work with a core each
 
 
 class BesideError(RuntimeError):
     """An implementation cannot be measured."""
+
+
+def is_python(program: Path) -> bool:
+    """Whether a program computes what Python does; an interpreter without this project's packages is one too."""
+    command = [str(program), "-I", "-c", "print(6 * 7)"]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return False
+    with process:
+        answer = b"" if process.stdout is None else process.stdout.read(_ANSWER_NBYTES)
+        process.kill()  # some programs print without end
+    return answer.strip() == b"42"
 
 
 @final

@@ -101,10 +101,9 @@ class MeanOfTokens(Module):
     def forward(self, signal: Signal) -> Tensor:
         """The signal to [batch, d_model]."""
         x, mask = signal
-        if mask is None:
-            total = ops.sum(x, axis=1)
-        else:
-            total = ops.sum(ops.where(mask.reshape(*mask.shape, 1), x, 0.0), axis=1)
+        if mask is not None:
+            x = ops.where(mask.reshape(*mask.shape, 1), x, 0.0)
+        total = ops.sum(x, axis=1)
         return total / ops.sqrt(ops.sum(total * total, axis=-1, keepdims=True))  # the number of tokens cancels
 
 

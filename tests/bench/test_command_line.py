@@ -1,6 +1,7 @@
 """``python -m bench``: its arguments, its errors, its exit status, and what it writes."""
 
 import json
+import sys
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -73,6 +74,11 @@ def test_an_unknown_name_is_one_line_that_lists_the_known_ones(
     [
         (["--json", "nowhere/found.json"], "no folder nowhere"),
         (["--beside", "nowhere/python"], "no such interpreter"),
+        (["--json", "."], "--json .: it cannot be written: Is a directory"),
+        (["--json", "n" * 300], "cannot be written"),
+        (["--beside", "/bin/true"], "no Python interpreter"),
+        (["--beside", "/bin/echo"], "no Python interpreter"),
+        (["--beside", __file__], "no Python interpreter"),
         (["--threads", "0"], "1 or more"),
     ],
 )
@@ -97,9 +103,8 @@ def test_threads_without_the_package_say_what_to_install(
     assert asked == []
 
 
-def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]], tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.touch()
+def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]]) -> None:
+    python = Path(sys.executable)
     command.main(["first", "--quick", "--beside", str(python)])
     command.main(["first"])
     assert asked == [("first", Settings(quick=True, beside=python)), ("first", Settings(quick=False, beside=None))]
@@ -113,6 +118,17 @@ def test_json_holds_machine_and_results_of_every_benchmark(asked: list[tuple[str
     assert [benchmark["name"] for benchmark in found["benchmarks"]] == ["first", "second", "third"]
     assert all(benchmark["quick"] for benchmark in found["benchmarks"])
     assert found["benchmarks"][0]["question"] == "How long?"
+
+
+def test_trying_where_the_json_goes_leaves_what_is_there(asked: list[tuple[str, Settings]], tmp_path: Path) -> None:
+    """Also where another option is refused afterwards: an old file stays, and a new one does not appear."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("kept")
+    for file in (old, new):
+        assert command.main(["--json", str(file), "--threads", "0"]) == 2
+    assert old.read_text() == "kept"
+    assert not new.exists()
+    assert asked == []
 
 
 @pytest.mark.parametrize("error", [AnswerError("other bits"), UsageError("no model"), OSError("disk full")])

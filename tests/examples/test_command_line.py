@@ -1,5 +1,12 @@
 """What the commands share: options for devices, sizes and stages, the placement's table, one line for each error."""
 
+import io
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +14,10 @@ from hypothesis import strategies as st
 from engine import Device, DeviceError, tensor, transfer
 from examples import packages
 from examples.command_line import devices_of, run, sizes_of, stages_of
-from examples.errors import UsageError
+from examples.errors import ArgumentError, UsageError
 from examples.loading import Watched
 from examples.models.llama import Llama, LlamaConfig
-from examples.placing import copies_lines, placement_of, rows
+from examples.placing import copies_lines, placement_of, placement_table, rows
 from modules.parallel import DistributedLayeredModel, LayerMemory, LayerPlacement
 from records import open_record
 
@@ -38,8 +45,8 @@ def test_devices_are_read_in_order(numbers):
 
 @pytest.mark.parametrize("text", ["", "gpu:0", "cpu", "cpu:0,", "cpu:-1", "cpu:0;cpu:1"])
 def test_what_is_no_device_is_refused(text):
-    """The engine's own message."""
-    with pytest.raises(DeviceError):
+    """The engine's own message, with the option."""
+    with pytest.raises(ArgumentError, match=r"--devices .*: .* is no device"):
         devices_of(text)
 
 
@@ -57,7 +64,7 @@ def test_stages_are_a_count_for_each_device_and_add_up():
     for text, message in (
         ("2,5", "7 layers, and the model has 6"),
         ("2,3", "5 layers, and the model has 6"),
-        ("6", "1 stages for 2 devices"),
+        ("6", "1 stage for 2 devices"),
         ("1,2,3", "3 stages for 2 devices"),
         ("a,6", "a number of layers for each device"),
         ("-1,7", "a number of layers for each device"),
@@ -65,8 +72,14 @@ def test_stages_are_a_count_for_each_device_and_add_up():
         ("", "a number of layers for each device"),
         ("٢,4", "a number of layers for each device"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             stages_of(text, DEVICES, 6)
+    with pytest.raises(ArgumentError, match="3 stages for 1 device;"):
+        stages_of("1,2,3", DEVICES[:1], 6)
+    with pytest.raises(ArgumentError, match="that is 1 layer, and"):
+        stages_of("1", DEVICES[:1], 6)
+    with pytest.raises(ArgumentError, match="a number of layers"):
+        stages_of("9" * 5000, DEVICES[:1], 6)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +94,15 @@ def test_sizes_have_units_of_1000_and_of_1024(text, nbytes):
 def test_what_is_no_size_is_refused():
     """Also the wrong number of them."""
     for text in ("", "MB", "-5MB", "5XB", "1e9", "nan", "5MB5"):
-        with pytest.raises(UsageError, match="a size for each device"):
+        with pytest.raises(ArgumentError, match="a size for each device"):
             sizes_of(text, DEVICES[:1])
-    with pytest.raises(UsageError, match="1 sizes for 2 devices"):
+    for text in ("9999999999999TB", "8EB", f"{2**63}", "9" * 5000):
+        with pytest.raises(
+            ArgumentError, match="a size for each device" if "E" in text else r"--memory .* bytes at most"
+        ):
+            sizes_of(text, DEVICES[:1])
+    assert sizes_of("9e6TB".replace("e6", "000000"), DEVICES[:1]) == [9 * 10**18]
+    with pytest.raises(ArgumentError, match="1 size for 2 devices"):
         sizes_of("5MB", DEVICES)
 
 
@@ -103,7 +122,7 @@ def test_placements_are_even_or_by_stages_or_by_memory():
     sizes = LayerMemory.of(Llama(CONFIG, LayerPlacement.even(["cpu:0"], 6)))
     one = sizes.input + sizes.output.nbytes + sum(sizes.hidden[:2])
     assert placed(memory=f"{one},{sum(sizes.hidden[2:])}") == LayerPlacement(a, [a, a, b, b, b, b], a)
-    with pytest.raises(UsageError, match=r"do not fit in order; together they take [\d,]+ bytes"):
+    with pytest.raises(ArgumentError, match=r"do not fit in order; together they take [\d,]+ bytes"):
         placed(memory="1KB,1KB")
 
 
@@ -119,9 +138,8 @@ def test_the_table_counts_every_parameter_and_byte_once():
         ("output", "cpu:0", "output, tied to input"),
     ]
     distinct = {param.id: param for param in parameters(model)}
-    tables = 2 * 2 * CONFIG.max_positions * CONFIG.d_k // 2 * 4  # cosines and sines, on two devices
     assert sum(row.num_params for row in shown) == sum(param.num_elements for param in distinct.values())
-    assert sum(row.nbytes for row in shown) == 4 * sum(row.num_params for row in shown) + tables
+    assert sum(row.nbytes for row in shown) == 4 * sum(row.num_params for row in shown)
 
 
 def parameters(model):
@@ -131,17 +149,40 @@ def parameters(model):
 def test_copies_are_told_per_token_in_all_and_each_way():
     """Or that there were none."""
     x = tensor([1.0, 2.0], device="cpu:0")
+    with transfer.log() as prompt:
+        tensor([1.0] * 6, device="cpu:0").to_device("cpu:1")
     with transfer.log() as log:
         for _ in range(4):
             x.to_device("cpu:1").to_device("cpu:0")
-    assert list(copies_lines(log, 4)) == [
+    of_the_prompt = [
+        "between devices, for the prompt: 1 copy, 24 bytes",
+        "  cpu:0 -> cpu:1 (host): 1 copy, 24 bytes",
+    ]
+    assert list(copies_lines(prompt, log, 4)) == [
+        *of_the_prompt,
         "between devices, per token: 2 copies, 16 bytes",
         "  cpu:0 -> cpu:1 (host): 1 copy, 8 bytes",
         "  cpu:1 -> cpu:0 (host): 1 copy, 8 bytes",
     ]
     with transfer.log() as empty:
         pass
-    assert list(copies_lines(empty, 4)) == ["nothing crossed between devices"]
+    assert list(copies_lines(prompt, empty, 0)) == of_the_prompt
+    assert list(copies_lines(empty, empty, 4)) == ["nothing crossed between devices"]
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_a_table_that_is_too_wide_folds_its_cells_and_loses_no_digit(width):
+    """Read column by column, each number is there whole."""
+    placement = placed(stages="1,5")
+    model = DistributedLayeredModel(Llama(CONFIG, placement), placement)
+    console = packages.library("rich.console").Console(width=width, record=True, file=io.StringIO())
+    console.print(placement_table(model))
+    shown = console.export_text()
+    assert "…" not in shown.replace("–", "")
+    digits = Counter(character for character in shown if character.isdigit())
+    cells = [f"{row.stage}{row.device}{row.layers}{row.num_params}{row.nbytes}" for row in rows(model)]
+    totals = [str(sum(row.num_params for row in rows(model))), str(sum(row.nbytes for row in rows(model)))]
+    assert digits == Counter(character for text in cells + totals for character in text if character.isdigit())
 
 
 def test_a_watched_record_reports_each_tensor_once_with_its_bytes(tiny_file):
@@ -160,14 +201,52 @@ def test_a_watched_record_reports_each_tensor_once_with_its_bytes(tiny_file):
 # Ends
 
 
-@pytest.mark.parametrize("error", [UsageError("some\nthing"), DeviceError("some thing")])
-def test_what_the_user_can_put_right_is_one_line(command, error):
-    """On the error stream, with the command's name and status 1."""
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("some\nthing"), 1),
+        (DeviceError("some thing"), 1),
+        (OSError("some thing"), 1),
+        (ArgumentError("some thing"), 2),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line(command, error, status):
+    """On the error stream, with the command's name and status 1, or 2 as for every argument that is none."""
 
     def fail():
         raise error
 
-    assert command(lambda: run("name", fail)) == (1, "", "name: some thing\n")
+    assert command(lambda: run("name", fail)) == (status, "", "name: some thing\n")
+
+
+def ran(statement, **options):
+    """What a process of its own prints that runs a command which is one statement."""
+    source = f"import sys; from examples.command_line import run; run('name', lambda: {statement})"
+    return subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("statement", ["print('a')", "print('a' * 10**6)", "print('a', flush=True)"])
+def test_output_that_cannot_be_written_is_one_line(statement):
+    """A full disk, found out while printing or at the end; the interpreter does not complain again."""
+    with Path("/dev/full").open("w") as full:
+        done = ran(statement, stdout=full)
+    assert (done.returncode, done.stderr) == (1, b"name: [Errno 28] No space left on device\n")
+
+
+def test_a_reader_that_has_gone_is_no_matter():
+    """As in a pipe to head."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = ran("print('a')", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_characters_that_the_output_lacks_become_question_marks():
+    """No traceback in a terminal of ASCII."""
+    done = ran("print('é–a')", stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"??a\n", b"")
 
 
 def test_ctrl_c_ends_quietly(command):

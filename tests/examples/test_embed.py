@@ -82,6 +82,16 @@ def test_json_has_embeddings_and_cosines(command):
     np.testing.assert_allclose(embeddings[1], tiny_bert.embedding([2, 4, 8, 6, 3]), atol=1e-5)
 
 
+def test_a_text_that_is_cut_is_noted_on_the_error_stream(command, monkeypatch):
+    """By its number; what is printed is as without the note."""
+    monkeypatch.setattr(embed, "_MAX_TOKENS", 6)
+    whole, long = "cat cat cat cat", "cat cat cat cat mat"  # the tokenizer adds two tokens
+    outcome = command(embed.main, whole, long, "--json")
+    assert outcome.status == 0
+    assert outcome.err == "embed: text 2 is cut after 6 tokens, which is all that the model takes\n"
+    np.testing.assert_allclose(json.loads(outcome.out)["cosine"], 1, atol=1e-6)
+
+
 def test_table_similarities_and_copies_are_printed(command):
     """Texts as they are, brackets too."""
     outcome = command(embed.main, "the cat", "[bold]the[/bold] mat", "--devices", "cpu:0,cpu:1")
@@ -95,7 +105,7 @@ def test_table_similarities_and_copies_are_printed(command):
     ("options", "status", "line"),
     [
         ([], 2, "the following arguments are required: TEXT"),
-        (["a", "--devices", "cuda"], 1, "'cuda' is no device"),
+        (["a", "--devices", "cuda"], 2, "'cuda' is no device"),
         (["a\udcff"], 1, "not valid text"),
     ],
 )

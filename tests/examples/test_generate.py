@@ -7,9 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from engine import tensor
 from examples import generate
+from examples.generation import drawn
 from modules.parallel import DistributedLayeredModel
 from tests.examples.test_llama import loaded
 from tests.examples.tiny_gguf import END, FIRST_BYTE, TinyLlama
@@ -49,6 +51,8 @@ def test_json_is_one_object_with_everything_in_it(generate_, tiny_file):
     assert shown["tokens_per_second"] > 0
     d_model, runs = 8, len(shown["ids"]) - 1
     assert shown["copies"] == {
+        "prompt_copies": 2,
+        "prompt_bytes": 2 * len(PROMPT_IDS) * d_model * 4,
         "copies_per_token": 2,
         "bytes_per_token": 2 * d_model * 4,
         "ways": [
@@ -72,7 +76,9 @@ def test_the_text_does_not_depend_on_the_placement(generate_, options):
     split = json.loads(generate_("--prompt", PROMPT, "--tokens", "8", "--json", *options).out)
     assert (split["ids"], split["text"]) == (whole["ids"], whole["text"])
     assert "cpu:1" in split["placement"]["hidden"]
-    assert whole["copies"] == {"copies_per_token": 0, "bytes_per_token": 0, "ways": []}
+    assert whole["copies"] == {
+        "prompt_copies": 0, "prompt_bytes": 0, "copies_per_token": 0, "bytes_per_token": 0, "ways": [],
+    }  # fmt: skip
 
 
 def test_table_text_speed_and_copies_are_printed_in_this_order(generate_):
@@ -85,7 +91,8 @@ def test_table_text_speed_and_copies_are_printed_in_this_order(generate_):
     assert all(word in table for word in ("stage", "device", "layers", "parameters", "bytes", "tied to input"))
     assert "cpu:1    2 " in table
     assert rest.startswith(text)
-    assert rest.index("tokens per second") < rest.index("between devices, per token: 2 copies, 64 bytes")
+    assert rest.index("tokens per second") < rest.index("between devices, for the prompt: 2 copies, 192 bytes")
+    assert "between devices, per token: 2 copies, 64 bytes" in rest
 
 
 def test_a_question_is_put_into_the_chat_template(generate_):
@@ -114,7 +121,36 @@ def test_few_tokens_have_no_speed(generate_, tokens, count):
     shown = json.loads(generate_("--prompt", PROMPT, "--tokens", tokens, "--json").out)
     assert len(shown["ids"]) == count
     assert shown["tokens_per_second"] is None
-    assert f"{count} token" in generate_("--prompt", PROMPT, "--tokens", tokens).out
+    assert f"\n{count} token{'' if count == 1 else 's'}\n" in generate_("--prompt", PROMPT, "--tokens", tokens).out
+    split = ["--prompt", PROMPT, "--tokens", tokens, "--devices", "cpu:0,cpu:1"]
+    copies = json.loads(generate_(*split, "--json").out)["copies"]
+    assert (copies["prompt_copies"], copies["prompt_bytes"]) == (2 * count, 2 * count * len(PROMPT_IDS) * 8 * 4)
+    assert (copies["copies_per_token"], copies["bytes_per_token"]) == (None, None)
+    said = "for the prompt: 2 copies, 192 bytes" if count else "nothing crossed between devices"
+    assert said in generate_(*split).out
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_temperatures_at_the_ends_of_all_numbers_draw_evenly_or_the_likeliest(dtype):
+    """A. Maddison et al.: beyond all logits the draw is that of equal ones, below all differences it is the largest."""
+    logits, equal = (tensor(values, device="cpu:0").cast(dtype) for values in ([1.0, 5.0, -60.0, 2.0], [0.0] * 4))
+    hot, even = drawn(1e300, 3), drawn(1.0, 3)
+    ids = [hot(logits) for _ in range(50)]
+    assert ids == [even(equal) for _ in range(50)]
+    assert set(ids) == {0, 1, 2, 3}
+    for cold in (5e-324, 1e-300, 1e-6):
+        assert {drawn(cold, seed)(logits) for seed in range(10)} == {1}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.999, 1.001, 2.0])
+def test_draws_follow_the_softmax_of_logits_over_temperature(temperature):
+    """On both sides of 1; the standard error of a share of 2000 is at most 0.012."""
+    values = np.array([0.0, 1.0, 2.0])
+    choose, logits = drawn(temperature, 5), tensor(values.tolist(), device="cpu:0")
+    shares = np.bincount([choose(logits) for _ in range(2000)], minlength=3) / 2000
+    expected = np.exp(values / temperature) / np.exp(values / temperature).sum()
+    np.testing.assert_allclose(shares, expected, atol=0.05)
 
 
 def test_drawn_tokens_repeat_for_a_seed(generate_):
@@ -141,12 +177,13 @@ def test_drawn_tokens_repeat_for_a_seed(generate_):
         (["--prompt", "a", "--temperature", "inf"], 2, "--temperature inf"),
         (["--prompt", "a", "--seed", "-3"], 2, "--seed -3"),
         (["--prompt", "a", "--stages", "1,2", "--memory", "1MB,1MB"], 2, "not allowed with"),
-        (["--prompt", "a", "--devices", "gpu:0"], 1, "'gpu:0' is no device"),
-        (["--prompt", "a", "--devices", "cpu:0,"], 1, "'' is no device"),
-        (["--prompt", "a", "--devices", "cpu:0,cpu:1", "--stages", "1,1"], 1, "2 layers, and the model has 3"),
-        (["--prompt", "a", "--devices", "cpu:0,cpu:1", "--stages", "3"], 1, "1 stages for 2 devices"),
-        (["--prompt", "a", "--memory", "1KB"], 1, "do not fit"),
-        (["--prompt", "a", "--memory", "lots"], 1, "a size for each device"),
+        (["--prompt", "a", "--devices", "gpu:0"], 2, "'gpu:0' is no device"),
+        (["--prompt", "a", "--devices", "cpu:0,"], 2, "'' is no device"),
+        (["--prompt", "a", "--devices", "cpu:0,cpu:1", "--stages", "1,1"], 2, "2 layers, and the model has 3"),
+        (["--prompt", "a", "--devices", "cpu:0,cpu:1", "--stages", "3"], 2, "1 stage for 2 devices"),
+        (["--prompt", "a", "--memory", "1KB"], 2, "do not fit"),
+        (["--prompt", "a", "--memory", "lots"], 2, "a size for each device"),
+        (["--prompt", "a", "--memory", "9999999999999TB"], 2, "bytes at most"),
         (["--prompt", ""], 1, "the prompt has no tokens"),
         (["--prompt", "a\udcff"], 1, "not valid text"),
         (["--prompt", "a" * 65], 1, "65 tokens, and the model 64 positions"),
@@ -178,6 +215,10 @@ def test_a_file_that_is_missing_or_no_model_is_one_clear_line(generate_, tmp_pat
         assert (outcome.status, outcome.out) == (1, "")
         assert outcome.err.count("\n") == 1
         assert line in outcome.err
+    save_file({"a": np.zeros(1)}, tmp_path / "x.safetensors")
+    assert (
+        "x.safetensors is no GGUF file of a model" in generate_("--prompt", "a", model=tmp_path / "x.safetensors").err
+    )
     untalkative = dataclasses.replace(TinyLlama(), template=None).write(tmp_path / "untalkative.gguf")
     assert "use --prompt" in generate_("--chat", "a", model=untalkative).err
 

@@ -19,6 +19,7 @@ from records import (
     Transpose,
     open_record,
 )
+from tests.laws.law import inside
 from tests.records.strategies import items, observed, record_of
 
 rules = st.lists(
@@ -34,6 +35,7 @@ def entry(array: object, id: int | None = 5) -> RecordEntry:
     return RecordEntry(Tensor.from_numpy(np.asarray(array), "cpu:0"), None if id is None else ParamId(id))
 
 
+@inside("L70")
 @given(entries=items(), rules=rules)
 def test_renaming_applies_each_rule_to_all_matches_of_the_result_before(entries, rules):
     """L70, R34: Python's re.sub in order; ids and data untouched; order kept; what becomes one is refused."""
@@ -53,6 +55,7 @@ def test_renaming_applies_each_rule_to_all_matches_of_the_result_before(entries,
     assert list(observed(adapted).values()) == list(observed(record).values())
 
 
+@inside("L70")
 @given(entries=items())
 def test_renaming_and_its_inverse_give_the_record_again(entries):
     """L70."""
@@ -72,6 +75,54 @@ def test_names_that_become_one_are_refused_naming_both():
 def test_an_expression_that_is_none_is_refused_when_the_step_is_made(step):
     with pytest.raises(RecordError, match="no regular expression"):
         step()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("weight", "w"),
+        ["ab"],
+        "ab",
+        [("a", None)],
+        [("a",)],
+        [("a", "b", "c")],
+        [(b"a", b"b")],
+        {"a": 1},
+        {1: "a"},
+        3,
+        None,
+    ],
+)
+def test_rules_that_are_no_pairs_of_texts_are_refused_saying_what_they_are(rules):
+    """R34."""
+    with pytest.raises(RecordError, match=r"rules are pairs of texts, \[\(expression, replacement\), …\]"):
+        KeyRemapper(rules)
+
+
+def test_rules_may_be_a_mapping_or_any_series_of_pairs():
+    """R34: in its order."""
+    record = ModuleRecord([("a.b", entry([1]))])
+    rules = {"a": "b", "b": "c"}
+    for given_ in (rules, list(rules.items()), iter(rules.items()), [["a", "b"], ["b", "c"]]):
+        assert list(record.adapt(KeyRemapper(given_))) == ["c.c"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Transpose(3),  # pyright: ignore[reportArgumentType]
+        lambda: Transpose(b"a"),  # pyright: ignore[reportArgumentType]
+        lambda: Join(3, ["a"], 0),  # pyright: ignore[reportArgumentType]
+        lambda: Join("t", None, 0),  # pyright: ignore[reportArgumentType]
+        lambda: Join("t", [["a"]], 0),  # pyright: ignore[reportArgumentType]
+        lambda: Join("t", ["a"], "0"),  # pyright: ignore[reportArgumentType]
+        lambda: ModuleRecord().adapt([KeyRemapper([])]),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_makes_no_step_is_refused_where_it_is_given(make):
+    """DESIGN, records."""
+    with pytest.raises(RecordError):
+        make()
 
 
 def test_a_replacement_that_names_no_group_is_refused():

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from engine import Tensor
 from records import ForeignDType, ModuleRecord, ParamId, RecordEntry, RecordError, RecordFormatError, open_record
 from records.burnpack.writer import pieces
+from tests.laws.law import inside
 from tests.records import burnpack_oracle as oracle
 from tests.records.strategies import Item, expected, items, observed, record_of, scalars, texts
 
@@ -33,6 +34,7 @@ numbers = st.dictionaries(texts, scalars, max_size=3)
 metadata = st.dictionaries(texts, texts, max_size=3)
 
 
+@inside("L65")
 @given(entries=items(), numbers=numbers, metadata=metadata)
 def test_without_digests_the_bytes_are_those_of_the_layout_rules(entries, numbers, metadata):
     """L65, R49 to R65: put together by hand from the entries alone."""
@@ -44,6 +46,7 @@ def test_without_digests_the_bytes_are_those_of_the_layout_rules(entries, number
     assert record.into_bytes(digest=False) == oracle.burnpack(stored(entries), metadata, by_hand)
 
 
+@inside("L55")
 @given(entries=items(), numbers=numbers, metadata=metadata, digest=st.booleans())
 def test_a_file_keeps_entries_scalars_and_metadata_bit_for_bit(entries, numbers, metadata, digest):
     """L55: bytes, dtypes, shapes, ids, scalars, texts; names come in byte-wise order (R40)."""
@@ -59,6 +62,7 @@ def test_a_file_keeps_entries_scalars_and_metadata_bit_for_bit(entries, numbers,
             assert dict(back.metadata) == metadata
 
 
+@inside("L64")
 @given(entries=items(), digest=st.booleans())
 def test_a_record_of_a_file_saves_to_the_same_bytes(entries, digest):
     """L64: also after a round trip, once the data is in the order of names."""
@@ -67,6 +71,7 @@ def test_a_record_of_a_file_saves_to_the_same_bytes(entries, digest):
     assert ModuleRecord.from_bytes(first).into_bytes(digest=digest) == first
 
 
+@inside("L65")
 @given(sizes=st.lists(st.sampled_from([0, 1, 255, 256, 257, 511, 512, 513]), max_size=6))
 def test_data_starts_at_multiples_of_256_and_nothing_follows_the_last_byte(sizes):
     """R55 to R58: read back with cbor2, sizes around the alignment."""

@@ -1,7 +1,9 @@
 """Damaged and malicious burnpack files: L66 to L68, R84 to R104."""
 
+import tempfile
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -10,6 +12,7 @@ import pytest
 
 from engine import Tensor
 from records import ModuleRecord, ParamId, RecordEntry, RecordFormatError, RecordIoError, Scalar, open_record
+from tests.laws.law import inside
 from tests.records import burnpack_oracle as oracle
 from tests.records.strategies import observed
 
@@ -31,21 +34,24 @@ def contents(record: ModuleRecord) -> tuple[Any, ...]:
     return list(record), observed(record), dict(record.scalars), dict(record.metadata)
 
 
+@inside("L66")
 @pytest.mark.parametrize("digest", [False, True])
-def test_a_file_cut_at_any_byte_is_refused(digest, tmp_path):
+def test_a_file_cut_at_any_byte_is_refused(digest):
     """L66: every prefix, in memory and from a file."""
     data = small_record().into_bytes(digest=digest)
-    file = tmp_path / "r.bpk"
-    for length in range(len(data)):
-        with pytest.raises(RecordFormatError):
-            ModuleRecord.from_bytes(data[:length])
-        if length % 7 == 0:
-            file.write_bytes(data[:length])
-            with pytest.raises(RecordFormatError, match=r"r\.bpk"):
-                open_record(file)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "r.bpk"
+        for length in range(len(data)):
+            with pytest.raises(RecordFormatError):
+                ModuleRecord.from_bytes(data[:length])
+            if length % 7 == 0:
+                file.write_bytes(data[:length])
+                with pytest.raises(RecordFormatError, match=r"r\.bpk"):
+                    open_record(file)
     assert contents(ModuleRecord.from_bytes(data)) == contents(ModuleRecord.from_bytes(small_record().into_bytes()))
 
 
+@inside("L66")
 def test_a_file_without_tensors_may_end_in_the_padding_unless_its_digest_says_otherwise():
     """R56, L66."""
     data = ModuleRecord().into_bytes(digest=False)
@@ -69,6 +75,7 @@ def flipped(data: bytes) -> Any:
             yield at, data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
+@inside("L67")
 def test_every_flipped_bit_is_refused_where_both_digests_are_checked():
     """L67: no bit of the file is outside both."""
     for at, damaged in flipped(small_record().into_bytes()):
@@ -79,6 +86,7 @@ def test_every_flipped_bit_is_refused_where_both_digests_are_checked():
         pytest.fail(f"byte {at} is damaged, and the file was read")
 
 
+@inside("L67")
 def test_without_reading_the_data_a_flipped_bit_is_refused_or_in_one_tensor():
     """L67, D1: the header's digest is checked whenever a file is opened; it leaves out the digits of the data's."""
     data = small_record().into_bytes()
@@ -105,6 +113,7 @@ def test_without_reading_the_data_a_flipped_bit_is_refused_or_in_one_tensor():
         assert len(changed) <= 1
 
 
+@inside("L67")
 def test_a_flipped_bit_in_a_file_without_digests_is_refused_or_harmless_or_local():
     """L67: never another exception; what opens differs in one name, id, scalar or text, or in one tensor's data."""
     data = small_record().into_bytes(digest=False)
@@ -130,6 +139,7 @@ def good() -> dict[str, Any]:
     return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], "param_id": 1}
 
 
+@inside("L68")
 def test_numbers_at_the_edges_are_refused_or_mean_what_they_say():
     """L68: one field of the header is an edge value; time and memory stay small."""
     edges = [0, 1, 3, 2**31, 2**32 - 1, 2**32, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, U64 - 7, U64]

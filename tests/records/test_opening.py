@@ -32,6 +32,18 @@ def test_a_path_without_extension_is_tried_as_it_is_and_then_with_bpk(tmp_path):
         open_record(tmp_path / "r.v1")
 
 
+def test_a_directory_of_the_name_given_does_not_hide_the_file_that_was_saved(tmp_path):
+    """R38, R39: a directory is no record; without a file beside it, it is what the message names."""
+    (tmp_path / "mlp").mkdir()
+    with pytest.raises(RecordIoError, match=r"mlp: a directory"):
+        open_record(tmp_path / "mlp")
+    ModuleRecord(scalars={"n": 1}).save(tmp_path / "mlp")
+    assert open_record(tmp_path / "mlp").scalars["n"] == Scalar("Int", 1)
+    for empty in ("", tmp_path / "x.v1"):
+        with pytest.raises(RecordIoError, match="the path '' is empty" if empty == "" else r"x\.v1"):
+            open_record(empty)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"x", b"PK\3\4" + bytes(300), b"\x89HDF\r\n\x1a\n" + bytes(300), b"{}" * 200, b"\x80\x02" + bytes(300)],
@@ -236,9 +248,12 @@ def test_a_gguf_file_beyond_a_limit_or_with_two_tensors_of_a_name_is_refused(tmp
     for wrong, said in ((b"ab", "two entries have the path 'ab'"), (b"a.", "no path")):
         data = file.read_bytes()
         file.write_bytes(data.replace(b"ac", wrong))
-        with pytest.raises(RecordFormatError, match=said):
+        with pytest.raises(RecordFormatError, match=rf"m\.gguf: .*{said}"):
             open_record(file)
         file.write_bytes(data)
+    save_file({"u..v": np.zeros(1)}, tmp_path / "s.safetensors")
+    with pytest.raises(RecordFormatError, match=r"s\.safetensors: 'u\.\.v' is no path"):
+        open_record(tmp_path / "s.safetensors")
 
 
 def test_gguf_numbers_that_contradict_each_other_are_refused(tmp_path):
@@ -271,5 +286,5 @@ def test_a_format_whose_package_is_missing_says_what_to_install(package, start, 
     """DESIGN: the extra `models`."""
     (tmp_path / "r.x").write_bytes(start + bytes(100))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(RecordError, match=rf"package {package} .*`models`"):
+    with pytest.raises(RecordError, match=rf"package {package} .*pip install -e '\.\[models\]'"):
         open_record(tmp_path / "r.x")

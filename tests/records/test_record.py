@@ -1,5 +1,8 @@
 """A record in memory: R1, R7, R8, and what gives other records over the same data."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +39,44 @@ def test_paths_have_components(path):
     """R102."""
     with pytest.raises(RecordFormatError, match="no path"):
         ModuleRecord([(path, entry(1))])
+
+
+def test_entries_are_pairs_or_a_mapping_and_each_is_a_record_entry():
+    """DESIGN, records: what is none is refused where it is given, and told what to give."""
+    one, two = entry(1), entry(2)
+    record = ModuleRecord({"a": one, "b.c": two})
+    assert list(record.items()) == [("a", one), ("b.c", two)]
+    assert dict(ModuleRecord(record)) == dict(record)
+    for value in (zeros((2,), device="cpu:0"), np.ones(2), None):
+        for wrong in ([("w", value)], {"w": value}):
+            with pytest.raises(RecordFormatError, match=r"'w': .* is no RecordEntry; give RecordEntry\(tensor\)"):
+                ModuleRecord(wrong)
+    for wrong in (["ab"], [("a", one, two)], [one], "ab", 3, one):
+        with pytest.raises(RecordFormatError, match="pairs of a path and a RecordEntry"):
+            ModuleRecord(wrong)
+
+
+def test_a_record_and_an_entry_are_values_so_a_copy_is_the_thing_itself():
+    """DESIGN, records; pickling is refused with the way out."""
+    record = ModuleRecord([("a", entry(1))], scalars={"n": 1}, metadata={"k": "v"})
+    for value in (record, record["a"]):
+        assert copy.copy(value) is value
+        assert copy.deepcopy(value) is value
+        with pytest.raises(TypeError, match="into_bytes"):
+            pickle.dumps(value)
+
+
+@pytest.mark.parametrize("value", [b"x", {1, 2}, object(), ["deep", b"x"], {(1,): 2}])
+def test_metadata_that_has_no_form_in_a_file_is_refused_naming_its_key(value, tmp_path):
+    """R63: texts; numbers, sequences and mappings of them are written as JSON."""
+    record = ModuleRecord(metadata={"good": (1, 2.5, True)}).with_metadata(bad=value)
+    for write in (record.into_bytes, lambda: record.save(tmp_path / "r")):
+        with pytest.raises(RecordError, match="metadata 'bad' cannot be written"):
+            write()
+    assert list(tmp_path.iterdir()) == []
+    assert ModuleRecord.from_bytes(record.with_metadata(bad="x").into_bytes()).metadata == {
+        "good": "[1, 2.5, true]", "bad": "x",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("given_", [{"scalars": {1: 1}}, {"metadata": {1: "a"}}, {"scalars": {"a": "text"}}])
