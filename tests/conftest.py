@@ -66,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="fail instead of skip where a law is not applicable for want of this capability; 'all' for any",
     )
+    group.addoption("--law", action="append", default=[], metavar="L12", help="only the tests of this law")
+    group.addoption("--law-report", metavar="FILE", help="write what came of each law as JSON (without -n)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,8 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if unknown:
         raise pytest.UsageError(f"unknown variables {', '.join(unknown)}; known are {', '.join(sorted(KNOWN))}")
     settings.load_profile(_profile(config))
-    if config.getoption("adapter"):
-        os.environ["LAYERLOOM_ADAPTER"] = config.getoption("adapter")
+    if adapter := config.getoption("adapter"):
+        os.environ["LAYERLOOM_ADAPTER"] = str(adapter)
     for line in (
         "law(*numbers, needs): a law of the suite in tests/laws, and the capabilities it needs",
         "inside: a law that looks at identity, memory or threads, so it is the engine's own",
@@ -113,10 +115,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Planted faults take a minute and say nothing about the engine: they run only when asked for with -m."""
-    if "faults" in config.option.markexpr:
-        return
-    planted = [item for item in items if item.get_closest_marker("faults")]
-    if planted:
-        config.hook.pytest_deselected(items=planted)
-        items[:] = [item for item in items if not item.get_closest_marker("faults")]
+    """Only the laws asked for; and planted faults, which say nothing about the engine, only if -m names them."""
+    numbers = set(config.getoption("law") or ())
+    left_out = []
+    for item in items:
+        mark = item.get_closest_marker("law")
+        other = bool(numbers) and not numbers.intersection(mark.args if mark else ())
+        planted = item.get_closest_marker("faults") is not None and "faults" not in config.option.markexpr
+        if other or planted:
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]

@@ -1,0 +1,120 @@
+"""The leaves of the model of the rules: values that are made once, weights, switches; see `model_adapter`."""
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from . import expected
+from .observations import Bits
+from .protocol import RefusalKind, Refused
+from .spec_tree import Kind, ParamSpec, numpy_dtype
+
+Tracking: TypeAlias = Literal["P", "U", "L", "N"]  # plain; autodiff: untracked, a leaf, made by an operation
+
+
+class RefusalError(Exception):
+    """An operation is refused; a load with the paths that are missing, unused and mismatched."""
+
+    def __init__(self, kind: RefusalKind, message: str, *paths: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.refused: Final = Refused(kind, message, *paths)
+
+
+class Cell:
+    """A value that is made once, by whoever reads it first."""
+
+    def __init__(self, spec: ParamSpec) -> None:
+        self.spec = spec
+        self.runs = 0
+        self.value: Bits | None = None
+        self.lock = threading.RLock()
+
+    def read(self) -> Bits:
+        with self.lock:
+            if self.value is None:
+                run = self.runs
+                self.runs += 1
+                if run < self.spec.fails:
+                    raise RefusalError("initialiser", f"run {run} of the initialiser fails")
+                self.value = expected.bits(self.spec.value, run)
+            return self.value
+
+
+class TurnedCell(Cell):
+    """The value of another cell with its last two axes exchanged."""
+
+    def __init__(self, source: Cell) -> None:
+        super().__init__(source.spec)
+        self.source = source
+
+    def read(self) -> Bits:
+        with self.lock:
+            if self.value is None:
+                self.value = exchanged(self.source.read())
+            return self.value
+
+
+def exchanged(bits: Bits) -> Bits:
+    """The same tensor with its last two axes exchanged."""
+    array = np.frombuffer(bits.data, numpy_dtype(bits.dtype)).reshape(bits.shape).swapaxes(-1, -2)
+    return Bits(bits.dtype, array.shape, array.tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A parameter, a running state or a plain tensor, in one version.
+
+    `shape` is the declared one while it is lazy. A *turned* weight is held
+    with its last two axes exchanged, and lies in records as it was before (M32).
+    """
+
+    role: Literal["param", "running", "constant"]
+    id: int
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    trainable: bool
+    tracking: Tracking
+    held: Bits | Cell
+    turned: bool = False
+
+    @property
+    def autodiff(self) -> bool:
+        return self.tracking != "P"
+
+    @property
+    def lazy(self) -> bool:
+        return isinstance(self.held, Cell) and self.held.value is None
+
+    def bits(self) -> Bits:
+        return self.held.read() if isinstance(self.held, Cell) else self.held
+
+    def filed(self) -> Bits:
+        """As it lies in records."""
+        return exchanged(self.bits()) if self.turned else self.bits()
+
+    @property
+    def filed_shape(self) -> tuple[int, ...]:
+        """Its shape in records; makes nothing (M33)."""
+        return self.shape if self.lazy else self.filed().shape
+
+    def with_bits(self, bits: Bits) -> "Weight":
+        """Another value; it trains if it is configured to."""
+        tracking = "P" if not self.autodiff else "L" if self.trainable else "U"
+        return replace(self, held=bits, dtype=bits.dtype, shape=bits.shape, tracking=tracking)
+
+
+@dataclass(frozen=True, eq=False)
+class Switch:
+    """A flag."""
+
+    id: int
+    enabled: bool
+    configured: bool
+    kind: Kind = "flag"
+
+
+Leaf: TypeAlias = Weight | Switch

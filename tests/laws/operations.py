@@ -1,0 +1,256 @@
+"""Operations on a module, as data: they print, shrink, and can be sent to another process.
+
+A *mapper* is a tuple of edits, a *group* a set of paths, a *record* a tuple
+of entries. Each operation names the capabilities it needs.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from .observations import Bits
+from .spec_tree import Printed
+
+# Groups and mappers
+
+
+@dataclass(frozen=True, repr=False)
+class Paths(Printed):
+    """The group of leaves at these paths."""
+
+    paths: tuple[str, ...]
+
+
+Group: TypeAlias = Paths
+
+
+@dataclass(frozen=True, repr=False)
+class SetTrainable(Printed):
+    """Set the configured trainability of the float parameter at a path."""
+
+    path: str
+    value: bool
+
+
+@dataclass(frozen=True, repr=False)
+class AddConstant(Printed):
+    """Replace the float value at a path by itself + `amount`; it trains again if it is configured to."""
+
+    path: str
+    amount: int
+
+
+@dataclass(frozen=True, repr=False)
+class ReplaceId(Printed):
+    """Give the parameter or flag at a path another id. A running state keeps its own."""
+
+    path: str
+    id: int
+
+
+@dataclass(frozen=True, repr=False)
+class SetFlag(Printed):
+    """Set the value, not the configured value, of the flag at a path."""
+
+    path: str
+    value: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Number(Printed):
+    """An edit with state: the k-th parameter or flag that this mapper sees, from 0, gets the id `start` + k."""
+
+    start: int
+
+
+Edit: TypeAlias = SetTrainable | AddConstant | ReplaceId | SetFlag | Number
+Mapper: TypeAlias = tuple[Edit, ...]
+
+# Records
+
+
+@dataclass(frozen=True, repr=False)
+class Entry(Printed):
+    """A tensor of a record, with the id that goes with it."""
+
+    path: str
+    bits: Bits
+    id: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Record(Printed):
+    """The entries of a record, in order."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class LoadOptions(Printed):
+    """How a load treats what does not fit (R7)."""
+
+    cast: bool = False
+    allow_partial: bool = False
+    allow_unused: bool = False
+    validate: bool = True
+
+
+# Operations
+
+
+@dataclass(frozen=True, repr=False)
+class Op(Printed):
+    """An operation on a module."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    gives_module: ClassVar[bool] = True  # else it only reads, and the handle that comes back is the target's
+
+
+class Query(Op):
+    """An operation that only reads."""
+
+    gives_module: ClassVar = False
+
+
+@dataclass(frozen=True, repr=False)
+class Visit(Query):
+    """Record all six hooks of a visitor. Output: the events."""
+
+    needs: ClassVar = ("visit",)
+
+
+@dataclass(frozen=True, repr=False)
+class Map(Op):
+    """Map by the composition of mappers, first to last; none is the identity.
+
+    Each mapper applies its edits in order to what the one before it returned.
+    With `fail_at`, the leaf hook's call of that number, from 0, raises, and
+    the refusal is of kind ``hook``.
+
+    Output: the events of the traversal, and for each mapper the (path, kind,
+    id) of what it was shown.
+    """
+
+    needs: ClassVar = ("map",)
+    mappers: tuple[Mapper, ...] = ()
+    fail_at: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class CountParams(Query):
+    """Output: the number of parameters."""
+
+
+@dataclass(frozen=True, repr=False)
+class CollectDevices(Query):
+    """Output: `found`, then the module's devices that are not in it, without autodiff flags."""
+
+    needs: ClassVar = ("devices",)
+    found: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Display(Query):
+    """Output: the module's text, without ids."""
+
+    needs: ClassVar = ("display",)
+
+
+@dataclass(frozen=True, repr=False)
+class Clone(Op):
+    """A clone."""
+
+
+@dataclass(frozen=True, repr=False)
+class Force(Query):
+    """Read the value at a path. The module is the same."""
+
+    needs: ClassVar = ("lazy",)
+    path: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Update(Query):
+    """A layer runs: the running state at a path becomes itself + `amount`, in this very module."""
+
+    needs: ClassVar = ("running",)
+    path: str = ""
+    amount: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Train(Op):
+    """Into training state."""
+
+    needs: ClassVar = ("state.flags",)
+
+
+@dataclass(frozen=True, repr=False)
+class Valid(Op):
+    """A validation snapshot."""
+
+    needs: ClassVar = ("state.flags",)
+
+
+@dataclass(frozen=True, repr=False)
+class SetRequireGrad(Op):
+    """Set the configured trainability of matched parameters."""
+
+    needs: ClassVar = ("state.params",)
+    value: bool = True
+    group: Group | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class NoGrad(Op):
+    """As `SetRequireGrad(False)`."""
+
+    needs: ClassVar = ("state.params",)
+
+
+@dataclass(frozen=True, repr=False)
+class Freeze(Op):
+    """Matched parameters and flags off."""
+
+    needs: ClassVar = ("state.params", "state.flags")
+    group: Group | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Unfreeze(Op):
+    """Matched parameters and flags on."""
+
+    needs: ClassVar = ("state.params", "state.flags")
+    group: Group | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Fork(Op):
+    """Move to a device, cut from the source's graph."""
+
+    needs: ClassVar = ("devices", "fork")
+    device: str = "cpu:0"
+
+
+@dataclass(frozen=True, repr=False)
+class ToDevice(Op):
+    """Move to a device."""
+
+    needs: ClassVar = ("devices",)
+    device: str = "cpu:0"
+
+
+@dataclass(frozen=True, repr=False)
+class ToRecord(Query):
+    """Output: the Record of matched entries."""
+
+    needs: ClassVar = ("records",)
+    group: Group | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class LoadRecord(Op):
+    """The module with the record's values. Output: what did not fit, a `Fitting` (`record_operations`)."""
+
+    needs: ClassVar = ("records",)
+    record: Record = Record(())
+    options: LoadOptions = LoadOptions()
