@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from engine import Tensor
-from modules import Array, Flag, Module, Param, RunningState
+from modules import Array, Flag, Module, Param, RunningState, module
 from modules.containers import ReadOnlyDict, ReadOnlyList, TupleNode
 from modules.traversal import Mapped
 from modules.tree import Each, leaves
@@ -194,8 +194,8 @@ def _y5(patch: Patch) -> None:
 
 @fault("Y6 a field may hide a method", "L7")
 def _y6(patch: Patch) -> None:
-    original = Module._check_field
-    patch.setattr(Module, "_check_field", lambda self, name: None if name.isidentifier() else original(self, name))
+    original = module._check_field
+    patch.setattr(module, "_check_field", lambda cls, name: None if name.isidentifier() else original(cls, name))
 
 
 @fault("Y7 the identity map copies", "L1", "L11")

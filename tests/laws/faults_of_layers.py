@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from engine import Buffer, Device, Tensor
+from engine import Buffer, Device, Tensor, decoding
 from engine.cpu import CpuBackend
 from modules import Flag, ModuleError, Param
-from modules.nn import RotaryPositions
 from modules.parallel import (
     Cache,
     DistributedLayeredModel,
@@ -296,8 +295,8 @@ def _z19(patch: Patch) -> None:
 
 @fault("X42 the position restarts at 0 in each cached step", "L114")
 def _x42(patch: Patch) -> None:
-    original = RotaryPositions.forward
-    patch.setattr(RotaryPositions, "forward", lambda self, x, start=0: original(self, x))
+    original = decoding.rope_array
+    patch.setattr(decoding, "rope_array", lambda *arrays, offset, **settings: original(*arrays, offset=0, **settings))
 
 
 @fault("Z20 a position sees the one behind it", "L115")
