@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from records import ModuleRecord, RecordEntry, RecordError, RecordValidationError
+from records import ModuleRecord, ParamId, RecordEntry, RecordError, RecordValidationError
 
 from .group import ParamGroup
 from .param import Param
@@ -108,7 +108,7 @@ class _Plan:
 
     def __init__(self, module: Node, record: ModuleRecord) -> None:
         self._record = record
-        self._entries: dict[int, RecordEntry] = {}
+        self._entries: dict[int, tuple[RecordEntry, ParamId | None]] = {}
         self.missing: list[str] = []
         self.mismatched: list[Mismatch] = []
         places: dict[int, tuple[Param | RunningState, list[str]]] = {}
@@ -136,7 +136,8 @@ class _Plan:
             problems = self._differing(found)
         self.mismatched += problems
         if not problems:
-            self._entries[id(leaf)] = self._record[found[0]]
+            ids = (self._record[path].id for path in found)
+            self._entries[id(leaf)] = self._record[found[0]], next((i for i in ids if i is not None), None)
 
     def _reason(self, path: str, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
         """Why an entry does not fit a leaf; None if it does (R12, R13, R17)."""
@@ -178,11 +179,11 @@ class _Plan:
         """The leaf with its entry's value, read straight onto the leaf's device; itself where it has none."""
         if id(leaf) not in self._entries:
             return leaf._derived(leaf.value()) if isinstance(leaf, RunningState) else leaf
-        entry = self._entries[id(leaf)]
+        entry, id_ = self._entries[id(leaf)]
         cast = self._record.options.dtype_policy == "CastToModule"
         if isinstance(leaf, Param):
             tensor = entry.read(leaf.device.inner())
-            return leaf._loaded(entry.id, tensor.cast(leaf.dtype) if cast else tensor)
+            return leaf._loaded(id_, tensor.cast(leaf.dtype) if cast else tensor)
         if isinstance(leaf, RunningState):
             value = leaf.value()
             tensor = entry.read(value.device.inner())

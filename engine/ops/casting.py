@@ -20,9 +20,9 @@ def cast_array(xp: Any, x: Array, dtype: DType) -> Array:
     """A new array of the elements of x in another dtype."""
     if x.dtype in FLOATS and dtype in INTS:
         return _saturated(xp, widened(x), dtype)
-    if dtype == BFLOAT16 and x.dtype.itemsize > 2:
-        x = _rounded_to_odd(xp, x.astype(FLOAT64, copy=False))
     with quiet():
+        if dtype == BFLOAT16 and x.dtype.itemsize > 2:
+            x = _rounded_to_odd(xp, x.astype(FLOAT64, copy=False))
         return x.astype(dtype)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import Device, Tensor, transfer, zeros
+from engine import Device, Tensor, tensor, transfer, zeros
 from modules import Array, EnumModule, Flag, Mismatch, Module, ModuleMapper, Param, ParamGroup, RunningState, skip
 from records import (
     ModuleRecord,
@@ -484,3 +484,18 @@ def test_what_is_no_record_or_group_is_named_with_the_way_out():
             load({})  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="ParamGroup, not 'weight'"):
         Linear(1, 1).into_record_group("weight")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_first_id_among_the_entries_of_a_tied_parameter_wins() -> None:
+    """D8, D9: entries without one do not count."""
+
+    class Tied(Module):
+        def __init__(self) -> None:
+            self.a = Param(tensor([1.0], device="cpu:0"))
+            self.b = self.a
+
+    value = tensor([5.0], device="cpu:1")
+    record = ModuleRecord([("a", RecordEntry(value)), ("b", RecordEntry(value, ParamId(7)))])
+    loaded = Tied().load_record(record)
+    assert loaded.a is loaded.b
+    assert int(loaded.a.id) == 7
