@@ -78,11 +78,6 @@ class Storage:
             raise RecordIoError.of(f"{file}: cannot be opened", error) from error
         return cls(str(file), buffer)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._buffer is None
-
     def close(self) -> None:
         """Let go of the bytes. The mapping itself goes when the last array over it does."""
         self._buffer = None

@@ -1,7 +1,8 @@
 """A model whose layers run where a placement says, itself a module."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from engine import Device
@@ -108,16 +109,20 @@ class DistributedLayeredModel(Module, Generic[M]):
         Args:
             input: what the input layer takes: any signal.
         """
-        layers, placement = self._layers, self.placement
+        return self._run(input, [layer.forward for layer in self._layers.hidden])  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _run(self, input: Any, hidden: Sequence[Callable[[Any], Any]]) -> Any:
+        """The output for an input, with what each hidden layer does to its signal."""
+        placement = self.placement
         layer: Layer = "input"
         device = placement.input
         try:
-            signal = layers.input.forward(moved(input, device))  # pyright: ignore[reportAttributeAccessIssue]
+            signal = self._layers.input.forward(moved(input, device))  # pyright: ignore[reportAttributeAccessIssue]
             for layer, device in enumerate(placement.hidden):
-                signal = layers.hidden[layer].forward(moved(signal, device))  # pyright: ignore[reportAttributeAccessIssue]
+                signal = hidden[layer](moved(signal, device))
             layer, device = "output", placement.output
-            return layers.output.forward(moved(signal, device))  # pyright: ignore[reportAttributeAccessIssue]
-        except Exception as error:
+            return self._layers.output.forward(moved(signal, device))  # pyright: ignore[reportAttributeAccessIssue]
+        except BaseException as error:
             error.add_note(f"in {layer_name(layer)}, on {device.inner()}")
             raise
 
@@ -152,21 +157,16 @@ class DistributedLayeredModel(Module, Generic[M]):
             ModuleError: the wrong number of caches, or one that a failed forward has left unusable (P68, P73).
             PlacementError: a cache lies on another device than its layer (P74).
         """
-        hidden = self._autoregressive_layers()
+        layers = self._autoregressive_layers()
         self._check_caches(cache)
-        layers, placement = self._layers, self.placement
-        layer: Layer = "input"
-        device = placement.input
+        pairs = zip(layers, cache, strict=True)
+        hidden = [partial(_extending, layer.forward_autoregressive_inference, one) for layer, one in pairs]
         try:
-            signal = layers.input.forward(moved(input, device))  # pyright: ignore[reportAttributeAccessIssue]
-            for layer, device in enumerate(placement.hidden):
-                signal = hidden[layer].forward_autoregressive_inference(moved(signal, device), cache[layer])
-            layer, device = "output", placement.output
-            return layers.output.forward(moved(signal, device))  # pyright: ignore[reportAttributeAccessIssue]
+            return self._run(input, hidden)
         except BaseException as error:
             for one in cache:
                 one.valid = False
-            error.add_note(f"in {layer_name(layer)}, on {device.inner()}; the caches of this sequence are unusable now")
+            error.add_note("the caches of this sequence are unusable now")
             raise
 
     def _autoregressive_layers(self) -> tuple[AutoregressiveLayer, ...]:
@@ -205,6 +205,11 @@ class DistributedLayeredModel(Module, Generic[M]):
                     expected=device.inner(),
                     found=found.inner(),
                 )
+
+
+def _extending(step: Callable[[Any, Cache], Any], cache: Cache, signal: Any) -> Any:
+    """What a layer gives for new positions; its cache comes first so that it can be filled in beforehand."""
+    return step(signal, cache)
 
 
 DistributedLayeredModel._reserved = reserved_names(DistributedLayeredModel) - {"model", "placement"}
