@@ -114,7 +114,12 @@ class CudaBackend:
         with origin:
             lying = [_as_it_lies(array) for array in arrays]
         by_peer = self._reach(origin, target)
-        copied = (self._by_peer if by_peer else self._by_host)([array for array, _ in lying], origin, target)
+        arrays = [array for array, _ in lying]
+        if by_peer:
+            with self._lock:  # peer access is switched under it, never while copies are being queued (C6)
+                copied = self._by_peer(arrays, origin, target)
+        else:
+            copied = self._by_host(arrays, origin, target)
         with target:
             made = [_arranged(copy, axes) for copy, (_, axes) in zip(copied, lying, strict=True)]
         return made, "peer" if by_peer else "staged"
