@@ -20,6 +20,7 @@ from .errors import DeviceMismatchError as DeviceMismatchError
 from .errors import DTypeError as DTypeError
 from .errors import EngineError as EngineError
 from .errors import ShapeError as ShapeError
+from .gradients import Gradients as Gradients
 from .random import Key as Key
 from .random import Seed as Seed
 from .random import randn as randn

@@ -11,10 +11,15 @@ Every operand is *dense*: its array fills its memory without gaps, in some
 order of the axes. A copy between devices can therefore keep the memory order,
 and with it every bit of what is computed next (D5, P40). The operations that
 could leave gaps (slices, broadcasts) copy.
+
+A primitive that can be differentiated has a *vector-Jacobian product* beside
+its array function. When an operand is tracked, it is recorded: the product
+gives a *pull-back* for each operand, a closure that turns the gradient of the
+result into that of the operand, and keeps just the arrays that it will read.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -23,13 +28,19 @@ from .cpu import out_of_memory
 from .device import Device
 from .dtype import BOOL, DTYPES, FLOAT32, FLOATS, HALVES, INTS, DType
 from .errors import DeviceMismatchError, DTypeError, EngineError, ShapeError
-from .graph import Node
+from .graph import Node, PullBack, Step
 
 NUMBERS: Final = FLOATS | INTS
 BOOLEANS: Final = frozenset({BOOL})
 
 _CALLED: Final = {FLOATS: "floats", INTS: "integers", NUMBERS: "numbers", BOOLEANS: "booleans"}
 _new: Final = object.__new__
+
+Pull: TypeAlias = Callable[[Array], Array]
+"""From the gradient of a result the gradient of one operand, or of what that was broadcast to."""
+
+JointPull: TypeAlias = Callable[[Array, tuple[bool, ...]], Sequence[Array | None]]
+"""From the gradient of a result those of all operands; the flags say which are asked for, the others may be None."""
 
 
 class Operand:
@@ -69,9 +80,13 @@ class Primitive:
         mixed: whether the operands may differ in dtype; the public function then checks the others.
         wide: whether float16 and bfloat16 operands are computed in float32; a float32 result is then rounded once.
         scalars: whether an operand may be a scalar that `scalar` made.
+        vjp: ``vjp(xp, y, *arrays, **settings)`` of the result's array and the operands', called when the operation is
+            recorded. It gives a tuple of a `Pull` per operand (None where an operand has no gradient), or one
+            `JointPull` where the operands' gradients share work. float16 and bfloat16 reach it, and its pull-backs,
+            as float32. None: the result is never tracked.
     """
 
-    __slots__ = ("direct", "forward", "mixed", "name", "scalars", "takes")
+    __slots__ = ("direct", "forward", "mixed", "name", "scalars", "takes", "vjp")
 
     def __init__(
         self,
@@ -82,6 +97,7 @@ class Primitive:
         mixed: bool = False,
         wide: bool = False,
         scalars: bool = False,
+        vjp: Callable[..., tuple[Pull | None, ...] | JointPull] | None = None,
     ) -> None:
         self.name: Final = name
         self.forward: Final = forward
@@ -89,9 +105,10 @@ class Primitive:
         self.direct: Final = self.takes - HALVES if wide else self.takes  # what `forward` is given as it is
         self.mixed: Final = mixed
         self.scalars: Final = scalars
+        self.vjp: Final = vjp
 
     def __call__(self, *operands: Any, **settings: Any) -> Any:
-        """The result, on the operands' device; autodiff when one of them is (M72).
+        """The result, on the operands' device; autodiff when one of them is (M72), recorded when one is tracked.
 
         Args:
             operands: at least one Operand; the others Operands, or scalars where the primitive takes them.
@@ -105,9 +122,12 @@ class Primitive:
         """
         arrays = []
         like = device = dtype = None
+        tracked = False
         for operand in operands:
             if isinstance(operand, Operand):
                 array = operand._data
+                if operand._node is not None:
+                    tracked = True
                 if like is None:
                     like, device, dtype = operand, operand._device, array.dtype
                 else:
@@ -146,8 +166,56 @@ class Primitive:
         made = _new(like.__class__)
         made._data = data
         made._device = device
-        made._node = None
+        made._node = self._recorded(operands, arrays, data, device, settings) if tracked and self.vjp else None
         return made
+
+    def _recorded(
+        self, operands: Sequence[Any], arrays: list[Array], y: Array, device: Device, settings: dict[str, Any]
+    ) -> Step | None:
+        """The step of a result `y`; None where that is no float, and so has no gradient."""
+        if y.dtype not in FLOATS:
+            return None
+        nodes = tuple(operand._node if isinstance(operand, Operand) else None for operand in operands)
+        return Step(self.name, nodes, self._pull_back(nodes, arrays, y, device, settings))
+
+    def _pull_back(
+        self, nodes: tuple[Node | None, ...], arrays: list[Array], y: Array, device: Device, settings: dict[str, Any]
+    ) -> PullBack:
+        """From the gradient of `y` those of the operands that have a node."""
+        name, place = self.name, device.inner()
+        needs = tuple(node is not None for node in nodes)
+        forms = [(array.shape, array.dtype) for array in arrays]
+        pulls = self._pulls(needs, arrays, y, device, settings)
+
+        def pull_back(gradient: Operand) -> list[Operand | None]:
+            try:
+                with device:
+                    xp = device.xp
+                    parts = pulls(widened(gradient._data))
+                    return [
+                        gradient._make(_settled(xp, part, *form), place) if need and part is not None else None
+                        for need, part, form in zip(needs, parts, forms, strict=True)
+                    ]
+            except MemoryError as error:
+                raise out_of_memory(f"the gradient of {name}: {place}", error) from error
+
+        return pull_back
+
+    def _pulls(
+        self, needs: tuple[bool, ...], arrays: list[Array], y: Array, device: Device, settings: dict[str, Any]
+    ) -> Callable[[Array], Sequence[Array | None]]:
+        """The gradients of the operands as a function of that of `y`, without keeping what it will not read."""
+        vjp: Any = self.vjp
+        if y.dtype in HALVES or any(array.dtype in HALVES for array in arrays):
+
+            def later(g: Array) -> Sequence[Array | None]:  # so that the halves are kept as such
+                with device:
+                    found = vjp(device.xp, widened(y), *map(widened, arrays), **settings)
+                return _chosen(found, needs)(g)
+
+            return later
+        with device:
+            return _chosen(vjp(device.xp, y, *arrays, **settings), needs)
 
     def _indirect(self, dtype: DType | None) -> Callable[..., Array]:
         """`forward` for a dtype that it is not called with as it is.
@@ -186,6 +254,25 @@ class Primitive:
         given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         kind = TypeError if isinstance(error, TypeError) else ShapeError
         return kind(f"{self.name}: not with {given} ({error})" if given else f"{self.name}: {error}")
+
+
+def _chosen(
+    found: tuple[Pull | None, ...] | JointPull, needs: tuple[bool, ...]
+) -> Callable[[Array], Sequence[Array | None]]:
+    """What a vector-Jacobian product gave, cut to the operands that need a gradient."""
+    if not isinstance(found, tuple):
+        return lambda g: found(g, needs)
+    kept = [pull if need else None for pull, need in zip(found, needs, strict=True)]
+    return lambda g: [None if pull is None else pull(g) for pull in kept]
+
+
+def _settled(xp: Any, part: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    """A gradient in the form of its operand: summed over the axes that were broadcast, rounded once, dense."""
+    if part.shape != shape:
+        added = part.ndim - len(shape)
+        repeated = [added + axis for axis, extent in enumerate(shape) if extent == 1 != part.shape[added + axis]]
+        part = part.sum(axis=(*range(added), *repeated)).reshape(shape)
+    return dense(xp, part if part.dtype == dtype else part.astype(dtype))
 
 
 def checked_operand(name: str, value: Any) -> Operand:

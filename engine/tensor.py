@@ -16,6 +16,7 @@ from . import ops, transfer
 from .device import Device
 from .dtype import BFLOAT16, FLOATS, INTS, DType, as_dtype
 from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
+from .gradients import Gradients, backward
 from .graph import Leaf
 from .primitive import Operand, dense
 
@@ -220,6 +221,28 @@ class Tensor(Operand):
     def without_autodiff(self) -> "Tensor":
         """This value without autodiff association and history (M71)."""
         return self._make(self._data, self._device.inner()) if self._device.is_autodiff else self
+
+    def backward(self, cotangent: "Tensor | None" = None) -> Gradients:
+        """The gradient of this tensor with respect to each leaf that it was computed from.
+
+        The recorded values behind it are released on the way, so a graph gives
+        its gradients once. The gradient of a leaf lies on the leaf's own device.
+
+        Args:
+            cotangent: the gradient at this tensor, of its shape, dtype and device; by default 1, of a tensor of
+                one element.
+
+        Raises:
+            AutodiffError: it is not tracked, or an earlier `backward` released a part of its graph.
+            ShapeError: it has several elements and no cotangent, or the cotangent's shape is another.
+            DTypeError: the cotangent's dtype is another.
+            DeviceMismatchError: the cotangent is on another device.
+        """
+        return backward(self, cotangent)
+
+    def grad(self, gradients: Gradients) -> "Tensor | None":
+        """Its gradient, plain and on its device; None unless it is a leaf that has one there (M73)."""
+        return gradients._of(self)
 
     # Shape
 

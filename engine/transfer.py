@@ -4,16 +4,18 @@ Nothing moves unless the code says so. A copy keeps the memory order of what
 it copies (D5), goes by a *route* (``host`` between CPU devices, ``upload``,
 ``download``, ``peer`` or ``staged`` between GPUs), and is counted, with its
 bytes, per source, destination and route. Making a tensor from an array,
-``numpy()`` and reading a file are no copies between devices.
+``numpy()`` and reading a file are no copies between devices. The gradient of a
+copy is the copy back.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from .backend import Array, Route
 from .device import Device
+from .graph import Step
 from .primitive import Operand
 
 T = TypeVar("T", bound=Operand)
@@ -89,7 +91,8 @@ def copy(tensors: Iterable[T], device: Device | str) -> list[T]:
 
     One that is there already is given back as it is (D4); one that stands
     twice is copied once and is still one tensor (D7). Each keeps its own
-    autodiff association (M44).
+    autodiff association (M44); the copy of a tracked one is recorded, and its
+    gradient is the copy back, which the logs that are open then count (P37).
 
     Args:
         tensors: of any devices, shapes and dtypes.
@@ -119,8 +122,14 @@ def copy(tensors: Iterable[T], device: Device | str) -> list[T]:
             opened._add(way, len(arrays), sum(array.nbytes for array in arrays))
         for tensor, array in zip(batch.values(), arrays, strict=True):
             place = destination.autodiff() if tensor._device.is_autodiff else destination.inner()
-            arrived[id(tensor)] = type(tensor)._make(array, place)
+            step = None if tensor._node is None else Step("copy", (tensor._node,), _back_to(source))
+            arrived[id(tensor)] = type(tensor)._make(array, place, step)
     return [arrived.get(id(tensor), tensor) for tensor in given]
+
+
+def _back_to(source: Device) -> Callable[[Operand], list[Operand]]:
+    """The pull-back of a copy from `source`."""
+    return lambda gradient: copy([gradient], source)
 
 
 def _copy_arrays(arrays: Sequence[Array], source: Device, destination: Device) -> tuple[list[Array], Route]:
