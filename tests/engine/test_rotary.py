@@ -66,12 +66,13 @@ def test_positions_may_differ_in_a_batch():
 
 
 def test_the_two_conventions_are_one_after_reordering_the_features():
-    """2i and 2i + 1 brought to i and i + d/2 (GGUF against transformers)."""
+    """2i and 2i + 1 brought to i and i + d/2 (GGUF against transformers); they round at different places."""
     x = tensor(np.random.default_rng(1).standard_normal((3, 5, 8)).astype("float32"), device=CPU)
     order = tensor([0, 2, 4, 6, 1, 3, 5, 7], device=CPU)
     cos, sin = rotary_tables(5, 8, device=CPU)
+    halves = ops.rope(ops.take(x, order, -1), cos, sin)
     pairs = ops.take(ops.rope(x, cos, sin, interleaved=True), order, -1)
-    assert same_bits(pairs, ops.rope(ops.take(x, order, -1), cos, sin))
+    assert_within(pairs, exact(halves), x.dtype, ulps=1, scale=np.abs(exact(x)).max())
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
