@@ -7,7 +7,7 @@ from .device import Device
 from .dtype import DType
 from .errors import DeviceMismatchError, DTypeError, ShapeError
 from .ops.checks import checked_integer
-from .primitive import checked_operand
+from .primitive import checked_operand, dequantized
 from .tensor import Tensor
 
 
@@ -64,7 +64,7 @@ class Buffer:
             DTypeError: another dtype.
             DeviceMismatchError: another device.
         """
-        data, place = checked_operand("append", values)._data, values._device
+        data, place = dequantized(checked_operand("append", values))._data, values._device
         if place.kind == "cpu":
             self._extended(place, data)
         else:

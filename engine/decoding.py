@@ -3,7 +3,8 @@
 It is `ops.rope`, `Buffer.append` and `ops.attention`, made of the same
 functions of arrays and so with the same bits, in one call in place of a dozen:
 for a single token the calls cost more than the arithmetic. Caches hold no
-histories, so it is for inference.
+histories, so it is for inference: a tracked operand is refused, for the
+gradients through keys and values would be lost without a word.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from .backend import Array
 from .buffer import Buffer
 from .device import Device
 from .dtype import FLOATS, HALVES
-from .errors import DTypeError, ShapeError
+from .errors import AutodiffError, DTypeError, ShapeError
 from .ops.attention import attention_array
 from .ops.rotary import rope_array
 from .primitive import Primitive, checked_operand
@@ -78,6 +79,7 @@ def cached_attention(
         Shape [batch, positions, heads · d].
 
     Raises:
+        AutodiffError: `joined` or a table is tracked.
         ShapeError: the shapes do not go together, or the tables end before the last position.
         DTypeError: `joined` is float16, bfloat16, or of no floats.
     """
@@ -92,6 +94,7 @@ def cached_attention(
     if rotary is not None and (rotary[0].shape[1] * 2 != d or offset + shape[1] > rotary[0].shape[0]):
         raise ShapeError(f"cached_attention: tables {rotary[0].shape} for heads of {d} from position {offset} on")
     others = (*(rotary or ()), *(() if mask is None else (mask,)))
+    check_without_history("cached_attention", joined, *others)
     return _STEP(
         joined,
         *others,
@@ -104,3 +107,16 @@ def cached_attention(
         place=joined._device,
         split=(shape[0], shape[1], all_heads, d),
     )
+
+
+def check_without_history(name: str, *tensors: Tensor) -> None:
+    """Refuse tracked tensors, where a cache is to hold what comes of them.
+
+    Raises:
+        AutodiffError: one is tracked.
+    """
+    if any(tensor._node is not None for tensor in tensors):
+        raise AutodiffError(
+            f"{name}: an operand is tracked, and a cache holds no history, so that gradients would be lost; "
+            "decode with the model's valid(), or detach() the operand"
+        )

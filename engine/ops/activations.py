@@ -1,11 +1,16 @@
-"""Activations of floats, element by element. float16 and bfloat16 are computed in float32 and rounded once."""
+"""Activations of floats, element by element. float16 and bfloat16 are computed in float32 and rounded once.
 
+Their slopes are computed from e^(−|x|), which neither overflows nor cancels
+out: they are exact where they are tiny.
+"""
+
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.backend import Array
 from engine.dtype import FLOATS
 from engine.errors import ShapeError
-from engine.primitive import NUMBERS, Primitive, checked_operand, quiet
+from engine.primitive import NUMBERS, Primitive, Pull, checked_operand, quiet
 
 from .gaussian import scaled_tail
 
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
 
 _TANH_SCALE: Final = 2 * (2 / 3.141592653589793) ** 0.5  # twice: ½ (1 + tanh u) = 1 / (1 + e^(−2u))
 _TANH_CUBE: Final = 0.044715 * _TANH_SCALE
+_DENSITY: Final = (2 * 3.141592653589793) ** -0.5  # of the standard normal distribution at 0
 
 
 def _relu_array(xp: Any, x: Array) -> Array:
@@ -70,13 +76,57 @@ def _softplus_array(xp: Any, x: Array) -> Array:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
 
 
-_RELU = Primitive("relu", _relu_array, takes=NUMBERS)
-_SIGMOID = Primitive("sigmoid", _sigmoid_array, takes=FLOATS, wide=True)
-_SILU = Primitive("silu", _silu_array, takes=FLOATS, wide=True)
-_SWIGLU = Primitive("swiglu", _swiglu_array, takes=FLOATS, wide=True)
-_GELU = Primitive("gelu", _gelu_array, takes=FLOATS, wide=True)
-_GELU_TANH = Primitive("gelu", _gelu_tanh_array, takes=FLOATS, wide=True)
-_SOFTPLUS = Primitive("softplus", _softplus_array, takes=FLOATS, wide=True)
+# Slopes
+
+
+def _sigmoid_slope(xp: Any, x: Array) -> Array:
+    """σ(x) σ(−x)."""
+    e = xp.exp(-abs(x))
+    return e / ((1 + e) * (1 + e))
+
+
+def _silu_slope(xp: Any, x: Array) -> Array:
+    """σ(x) + x σ(x) σ(−x)."""
+    return _sigmoid_array(xp, x) + x * _sigmoid_slope(xp, x)
+
+
+def _swiglu_vjp(xp: Any, y: Array, x: Array) -> tuple[Pull]:
+    def pull(g: Array) -> Array:
+        half = x.shape[-1] // 2
+        gate, up = x[..., :half], x[..., half:]
+        return xp.concatenate((g * up * _silu_slope(xp, gate), g * _silu_array(xp, gate)), axis=-1)
+
+    return (pull,)
+
+
+def _gelu_slope(xp: Any, x: Array) -> Array:
+    """Φ(x) + x φ(x), with the density φ of the standard normal distribution."""
+    size = xp.minimum(abs(x), 40)
+    left = xp.exp(size * size * -0.5) * (scaled_tail(size) - size * _DENSITY)
+    return xp.where(x < 0, left, 1 - left)
+
+
+def _gelu_tanh_slope(xp: Any, x: Array) -> Array:
+    """σ(u) + x σ(u) σ(−u) u′, with u = 2 √(2/π) (x + 0.044715 x³)."""
+    near = xp.minimum(xp.maximum(x, -40), 40)  # beyond, e^(−|u|) is 0 in every dtype
+    square = near * near
+    u = near * (square * _TANH_CUBE + _TANH_SCALE)
+    return _sigmoid_array(xp, u) + near * _sigmoid_slope(xp, u) * (square * (3 * _TANH_CUBE) + _TANH_SCALE)
+
+
+def _smooth(name: str, forward: Callable[..., Array], slope: Callable[[Any, Array], Array]) -> Primitive:
+    return Primitive(name, forward, takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g * slope(xp, x),))
+
+
+_RELU = Primitive(  # at 0 the slope is 0
+    "relu", _relu_array, takes=NUMBERS, vjp=lambda xp, y, x: (lambda g: xp.where(y <= 0, 0, g),)
+)
+_SIGMOID = _smooth("sigmoid", _sigmoid_array, _sigmoid_slope)
+_SILU = _smooth("silu", _silu_array, _silu_slope)
+_SWIGLU = Primitive("swiglu", _swiglu_array, takes=FLOATS, wide=True, vjp=_swiglu_vjp)
+_GELU = _smooth("gelu", _gelu_array, _gelu_slope)
+_GELU_TANH = _smooth("gelu", _gelu_tanh_array, _gelu_tanh_slope)
+_SOFTPLUS = _smooth("softplus", _softplus_array, _sigmoid_array)
 
 
 def relu(x: "Tensor") -> "Tensor":

@@ -6,19 +6,27 @@ from typing import TYPE_CHECKING, Any
 from engine.backend import Array
 from engine.dtype import BOOL, FLOATS
 from engine.errors import DTypeError, ShapeError
-from engine.primitive import Primitive, check_alike, checked_operand
+from engine.primitive import JointPull, Primitive, check_alike, checked_operand
 
 from .checks import checked_number
+from .products import matmul_array
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
 
 
 def attention_array(xp: Any, q: Array, k: Array, v: Array, *mask: Array, causal: bool, scale: float) -> Array:
+    weights, total = _weights(xp, q, k, mask, causal, scale)
+    y = xp.matmul(weights, v)
+    y /= total
+    return y.reshape(*q.shape[:-1], v.shape[-1])
+
+
+def _weights(xp: Any, q: Array, k: Array, mask: tuple[Array, ...], causal: bool, scale: float) -> tuple[Array, Array]:
+    """The weights of the keys, [..., groups, heads / groups · queries, keys], and what to divide each row by."""
     *batch, heads, queries, d = q.shape
-    groups, keys = k.shape[-3:-1]
-    # The query heads of a group lie side by side, and are rows of one product with its keys: nothing is repeated.
-    rows = (*batch, groups, heads // groups * queries if groups else 0)
+    keys = k.shape[-2]
+    rows = _by_groups(q.shape, k.shape)
     scores = _products(xp, q.reshape(*rows, d) * scale, k)
     hidden = _hidden(xp, mask, causal, queries, keys)
     if hidden is not None:
@@ -29,11 +37,19 @@ def attention_array(xp: Any, q: Array, k: Array, v: Array, *mask: Array, causal:
             largest = xp.maximum(largest, xp.finfo(scores.dtype).min)
         scores -= largest
     weights = xp.exp(scores)
-    y = xp.matmul(weights, v)
     total = weights.sum(axis=-1, keepdims=True)
     # The largest weight is 1, and so the total is at least that, but for a row that is hidden whole.
-    y /= total if hidden is None and keys else xp.maximum(total, 1)
-    return y.reshape(*batch, heads, queries, v.shape[-1])
+    return weights, total if hidden is None and keys else xp.maximum(total, 1)
+
+
+def _by_groups(shape: tuple[int, ...], k_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of q without its last axis, the query heads of a group side by side.
+
+    They are rows of one product with the keys of the group: nothing is repeated.
+    """
+    *batch, heads, queries, _ = shape
+    groups = k_shape[-3]
+    return *batch, groups, heads // groups * queries if groups else 0
 
 
 def _products(xp: Any, q: Array, k: Array) -> Array:
@@ -55,7 +71,35 @@ def _hidden(xp: Any, mask: tuple[Array, ...], causal: bool, queries: int, keys: 
     return hidden
 
 
-_ATTENTION = Primitive("attention", attention_array, takes=FLOATS, mixed=True, wide=True)
+def _attention_vjp(
+    xp: Any, y: Array, q: Array, k: Array, v: Array, *mask: Array, causal: bool, scale: float
+) -> JointPull:
+    # The weights are computed anew, for one product more. To keep them would take heads · queries · keys numbers for
+    # each layer, which for long sequences is more than all else that the graph keeps.
+    def pull(g: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+        of_q, of_k, of_v = needs[:3]
+        rows = _by_groups(q.shape, k.shape)
+        g = g.reshape(*rows, v.shape[-1])
+        weights, total = _weights(xp, q, k, mask, causal, scale)
+        weights /= total
+        to_q = to_k = None
+        to_v = xp.matmul(weights.swapaxes(-1, -2), g) if of_v else None
+        if of_q or of_k:
+            scores = matmul_array(xp, g, v.swapaxes(-1, -2))
+            scores *= weights
+            weights *= scores.sum(axis=-1, keepdims=True)
+            scores -= weights
+            scores *= scale
+            if of_q:
+                to_q = xp.matmul(scores, k).reshape(q.shape)
+            if of_k:
+                to_k = xp.matmul(scores.swapaxes(-1, -2), q.reshape(*rows, q.shape[-1]))
+        return to_q, to_k, to_v, *(None for _ in mask)
+
+    return pull
+
+
+_ATTENTION = Primitive("attention", attention_array, takes=FLOATS, mixed=True, wide=True, vjp=_attention_vjp)
 
 
 def attention(

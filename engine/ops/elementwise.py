@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from engine.backend import Array
 from engine.dtype import BFLOAT16, FLOATS, INTS
 from engine.errors import DTypeError
-from engine.primitive import BOOLEANS, NUMBERS, Operand, Primitive, check_alike, checked_operand, scalar
+from engine.primitive import BOOLEANS, NUMBERS, Operand, Primitive, Pull, check_alike, checked_operand, scalar
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -30,18 +30,73 @@ def _binary(primitive: Primitive, a: Any, b: Any) -> "Tensor":
 
 # Arithmetic
 
-_ADD = Primitive("add", lambda xp, a, b: xp.add(a, b), takes=NUMBERS, scalars=True)
-_SUBTRACT = Primitive("subtract", lambda xp, a, b: xp.subtract(a, b), takes=NUMBERS, scalars=True)
-_MULTIPLY = Primitive("multiply", lambda xp, a, b: xp.multiply(a, b), takes=NUMBERS, scalars=True)
-_DIVIDE = Primitive("divide", lambda xp, a, b: xp.divide(a, b), takes=FLOATS, scalars=True)
+
+def _power_vjp(xp: Any, y: Array, a: Any, b: Any) -> tuple[Pull, Pull]:
+    # Where a is 0, the slope by a is 0 for b = 0, and that by b is 0 for every b ≥ 0; as PyTorch.
+    return (
+        lambda g: xp.where((a == 0) & (b == 0), 0, g * b * xp.power(a, b - 1)),
+        lambda g: xp.where((b >= 0) & (a == 0), 0, g * y * xp.log(a)),
+    )
+
+
+def _maximum_vjp(xp: Any, y: Array, a: Any, b: Any) -> tuple[Pull, Pull]:
+    return lambda g: _to_larger(xp, g, a, b), lambda g: _to_larger(xp, g, b, a)
+
+
+def _minimum_vjp(xp: Any, y: Array, a: Any, b: Any) -> tuple[Pull, Pull]:
+    return lambda g: _to_larger(xp, g, b, a), lambda g: _to_larger(xp, g, a, b)
+
+
+def _to_larger(xp: Any, g: Array, a: Any, b: Any) -> Array:
+    """A gradient where a > b, half of it where they are equal (as PyTorch), else 0."""
+    # By name: CuPy refuses an operator with a NumPy scalar on its left.
+    return xp.where(xp.less(a, b), 0, xp.where(xp.equal(a, b), g / 2, g))
+
+
+_ADD = Primitive(
+    "add",
+    lambda xp, a, b: xp.add(a, b),
+    takes=NUMBERS,
+    scalars=True,
+    vjp=lambda xp, y, a, b: (lambda g: g, lambda g: g),
+)
+_SUBTRACT = Primitive(
+    "subtract",
+    lambda xp, a, b: xp.subtract(a, b),
+    takes=NUMBERS,
+    scalars=True,
+    vjp=lambda xp, y, a, b: (lambda g: g, lambda g: -g),
+)
+_MULTIPLY = Primitive(
+    "multiply",
+    lambda xp, a, b: xp.multiply(a, b),
+    takes=NUMBERS,
+    scalars=True,
+    vjp=lambda xp, y, a, b: (lambda g: g * b, lambda g: g * a),
+)
+_DIVIDE = Primitive(
+    "divide",
+    lambda xp, a, b: xp.divide(a, b),
+    takes=FLOATS,
+    scalars=True,
+    vjp=lambda xp, y, a, b: (lambda g: g / b, lambda g: -g * (a / b / b)),
+)
 _FLOOR_DIVIDE = Primitive("floor_divide", lambda xp, a, b: xp.floor_divide(a, b), takes=NUMBERS, scalars=True)
-_REMAINDER = Primitive("remainder", lambda xp, a, b: xp.remainder(a, b), takes=NUMBERS, scalars=True)
-_POWER = Primitive("power", lambda xp, a, b: xp.power(a, b), takes=NUMBERS, wide=True, scalars=True)
-_MAXIMUM = Primitive("maximum", lambda xp, a, b: xp.maximum(a, b), wide=True, scalars=True)
-_MINIMUM = Primitive("minimum", lambda xp, a, b: xp.minimum(a, b), wide=True, scalars=True)
-_NEGATIVE = Primitive("negative", lambda xp, x: xp.negative(x), takes=NUMBERS)
-_ABSOLUTE = Primitive("absolute", lambda xp, x: xp.absolute(x), takes=NUMBERS)
-_SQUARE = Primitive("square", lambda xp, x: x * x, takes=NUMBERS)
+_REMAINDER = Primitive(
+    "remainder",
+    lambda xp, a, b: xp.remainder(a, b),
+    takes=NUMBERS,
+    scalars=True,
+    vjp=lambda xp, y, a, b: (lambda g: g, lambda g: -g * xp.floor_divide(a, b)),
+)
+_POWER = Primitive("power", lambda xp, a, b: xp.power(a, b), takes=NUMBERS, wide=True, scalars=True, vjp=_power_vjp)
+_MAXIMUM = Primitive("maximum", lambda xp, a, b: xp.maximum(a, b), wide=True, scalars=True, vjp=_maximum_vjp)
+_MINIMUM = Primitive("minimum", lambda xp, a, b: xp.minimum(a, b), wide=True, scalars=True, vjp=_minimum_vjp)
+_NEGATIVE = Primitive("negative", lambda xp, x: xp.negative(x), takes=NUMBERS, vjp=lambda xp, y, x: (lambda g: -g,))
+_ABSOLUTE = Primitive(  # at 0 the slope is 0
+    "absolute", lambda xp, x: xp.absolute(x), takes=NUMBERS, vjp=lambda xp, y, x: (lambda g: g * xp.sign(x),)
+)
+_SQUARE = Primitive("square", lambda xp, x: x * x, takes=NUMBERS, vjp=lambda xp, y, x: (lambda g: g * (x + x),))
 
 
 def add(a: Number, b: Number) -> "Tensor":
@@ -117,7 +172,13 @@ def _clip_array(xp: Any, x: Any, low: Any, high: Any) -> Any:
     return x if high is None else xp.minimum(x, high)
 
 
-_CLIP = Primitive("clip", _clip_array, takes=NUMBERS)
+def _clip_vjp(xp: Any, y: Array, x: Array, low: Any, high: Any) -> tuple[Pull]:
+    """On a bound the slope is 1, as in PyTorch."""
+    lowest, highest = -xp.inf if low is None else low, xp.inf if high is None else high
+    return (lambda g: xp.where((x >= lowest) & (x <= highest), g, 0),)
+
+
+_CLIP = Primitive("clip", _clip_array, takes=NUMBERS, vjp=_clip_vjp)
 
 
 def clip(x: "Tensor", low: float | None = None, high: float | None = None) -> "Tensor":
@@ -134,14 +195,26 @@ def clip(x: "Tensor", low: float | None = None, high: float | None = None) -> "T
 
 # Elementary functions of floats
 
-_EXP = Primitive("exp", lambda xp, x: xp.exp(x), takes=FLOATS, wide=True)
-_LOG = Primitive("log", lambda xp, x: xp.log(x), takes=FLOATS, wide=True)
-_SQRT = Primitive("sqrt", lambda xp, x: xp.sqrt(x), takes=FLOATS, wide=True)
-_RSQRT = Primitive("rsqrt", lambda xp, x: 1 / xp.sqrt(x), takes=FLOATS, wide=True)
-_SIN = Primitive("sin", lambda xp, x: xp.sin(x), takes=FLOATS, wide=True)
-_COS = Primitive("cos", lambda xp, x: xp.cos(x), takes=FLOATS, wide=True)
-_TANH = Primitive("tanh", lambda xp, x: xp.tanh(x), takes=FLOATS, wide=True)
-_RECIPROCAL = Primitive("reciprocal", lambda xp, x: 1 / x, takes=FLOATS, wide=True)
+_EXP = Primitive("exp", lambda xp, x: xp.exp(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g * y,))
+_LOG = Primitive("log", lambda xp, x: xp.log(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g / x,))
+_SQRT = Primitive(
+    "sqrt", lambda xp, x: xp.sqrt(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g / (y + y),)
+)
+_RSQRT = Primitive(
+    "rsqrt", lambda xp, x: 1 / xp.sqrt(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g * y * y * y / -2,)
+)
+_SIN = Primitive(
+    "sin", lambda xp, x: xp.sin(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g * xp.cos(x),)
+)
+_COS = Primitive(
+    "cos", lambda xp, x: xp.cos(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: -g * xp.sin(x),)
+)
+_TANH = Primitive(
+    "tanh", lambda xp, x: xp.tanh(x), takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: g * (1 - y * y),)
+)
+_RECIPROCAL = Primitive(
+    "reciprocal", lambda xp, x: 1 / x, takes=FLOATS, wide=True, vjp=lambda xp, y, x: (lambda g: -g * y * y,)
+)
 
 
 def exp(x: "Tensor") -> "Tensor":
@@ -194,6 +267,10 @@ def where_array(xp: Any, condition: Array, a: Any, b: Any) -> Array:
     return xp.where(condition, a, b)
 
 
+def _where_vjp(xp: Any, y: Array, condition: Array, a: Any, b: Any) -> tuple[None, Pull, Pull]:
+    return None, lambda g: xp.where(condition, g, 0), lambda g: xp.where(condition, 0, g)
+
+
 _EQUAL = Primitive("equal", lambda xp, a, b: xp.equal(a, b), wide=True, scalars=True)
 _NOT_EQUAL = Primitive("not_equal", lambda xp, a, b: xp.not_equal(a, b), wide=True, scalars=True)
 _LESS = Primitive("less", lambda xp, a, b: xp.less(a, b), wide=True, scalars=True)
@@ -203,7 +280,7 @@ _GREATER_EQUAL = Primitive("greater_equal", lambda xp, a, b: xp.greater_equal(a,
 _AND = Primitive("logical_and", lambda xp, a, b: xp.logical_and(a, b), takes=BOOLEANS, scalars=True)
 _OR = Primitive("logical_or", lambda xp, a, b: xp.logical_or(a, b), takes=BOOLEANS, scalars=True)
 _NOT = Primitive("logical_not", lambda xp, x: xp.logical_not(x), takes=BOOLEANS)
-_WHERE = Primitive("where", where_array, takes=BOOLEANS, mixed=True, scalars=True)
+_WHERE = Primitive("where", where_array, takes=BOOLEANS, mixed=True, scalars=True, vjp=_where_vjp)
 
 
 def equal(a: Number, b: Number) -> "Tensor":

@@ -17,7 +17,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 
 from engine.backend import Array
 from engine.dtype import FLOAT32, FLOAT64, FLOATS, DType
-from engine.primitive import Primitive
+from engine.primitive import Primitive, Pull
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -49,6 +49,8 @@ _Coefficients: TypeAlias = dict[DType, tuple[float, ...]]
 _TAIL: Final[_Coefficients] = {FLOAT64: _powers(_TAIL_SERIES), FLOAT32: _powers(_TAIL_SERIES[:11])}
 _NEAR: Final[_Coefficients] = {FLOAT64: _powers(_NEAR_SERIES, (0, 1)), FLOAT32: _powers(_NEAR_SERIES[:8], (0, 1))}
 
+_SLOPE: Final = 2 / 3.141592653589793**0.5  # of erf at 0
+
 
 def scaled_tail(a: Array) -> Array:
     """Q(a) · e^(a²/2) for a ≥ 0, of float32 or float64: the tail without what makes it small."""
@@ -77,7 +79,12 @@ def _erf_array(xp: Any, x: Array) -> Array:
     return xp.copysign(xp.where(size < 1, near, far), x)
 
 
-_ERF = Primitive("erf", _erf_array, takes=FLOATS, wide=True)
+def _erf_vjp(xp: Any, y: Array, x: Array) -> tuple[Pull]:
+    """The slope is 2/√π e^(−x²)."""
+    return (lambda g: g * (xp.exp(-x * x) * _SLOPE),)
+
+
+_ERF = Primitive("erf", _erf_array, takes=FLOATS, wide=True, vjp=_erf_vjp)
 
 
 def erf(x: "Tensor") -> "Tensor":

@@ -2,7 +2,8 @@
 
 Positions are checked on the host (a tensor on a GPU is waited for): each must
 be from 0 up to, without, the extent of the axis. What a sum adds up is added
-in an order that only the positions decide, so bits repeat on every device.
+in an order that only the positions decide, so bits repeat on every device;
+the gradient of what was read is such a sum.
 """
 
 from math import prod
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from engine.backend import Array
 from engine.dtype import INT64
 from engine.errors import ShapeError
-from engine.primitive import NUMBERS, Primitive, check_alike, checked_operand
+from engine.primitive import NUMBERS, Primitive, Pull, check_alike, checked_operand
 
 from .checks import check_indices, check_shape, checked_axis
+from .quantized import moved, rows_of
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -23,8 +25,28 @@ def take_array(xp: Any, x: Array, indices: Array, axis: int) -> Array:
     return xp.take(x, indices.astype(INT64, copy=False), axis=axis)
 
 
+def take_vjp(xp: Any, y: Array, x: Array, indices: Array, axis: int) -> tuple[Pull, None]:
+    extent, others = x.shape[axis], (*x.shape[:axis], *x.shape[axis + 1 :])
+    # In the memory order of a table that is stored column by column, so that an optimizer goes through both alike.
+    order = "C" if x.flags.c_contiguous else "F"
+
+    def to_x(g: Array) -> Array:
+        values = xp.moveaxis(g.reshape(*others[:axis], indices.size, *others[axis:]), axis, 0)
+        places, sums = segment_sums(xp, indices.astype(INT64, copy=False).ravel(), values)
+        whole = xp.zeros((extent, *others), dtype=g.dtype, order=order)
+        whole[places] = sums
+        return xp.moveaxis(whole, 0, axis)
+
+    return to_x, None
+
+
 def _gather_array(xp: Any, x: Array, indices: Array, axis: int) -> Array:
     return xp.take_along_axis(x, indices.astype(INT64, copy=False), axis=axis)
+
+
+def _gather_vjp(xp: Any, y: Array, x: Array, indices: Array, axis: int) -> tuple[Pull, None]:
+    shape = x.shape
+    return lambda g: _scatter_add_array(xp, xp.zeros(shape, dtype=g.dtype), indices, g, axis), None
 
 
 def _scatter_add_array(xp: Any, x: Array, indices: Array, values: Array, axis: int) -> Array:
@@ -36,12 +58,17 @@ def _scatter_add_array(xp: Any, x: Array, indices: Array, values: Array, axis: i
     return xp.moveaxis(y, -1, axis)
 
 
+def _scatter_add_vjp(xp: Any, y: Array, x: Array, indices: Array, values: Array, axis: int) -> tuple[Pull, None, Pull]:
+    return lambda g: g, None, lambda g: _gather_array(xp, g, indices, axis)
+
+
 def segment_sums(xp: Any, keys: Array, values: Array) -> tuple[Array, Array]:
     """The keys without repetition, ascending, and for each the sum of its values.
 
     Equal keys are brought together by a stable sort and added up by doubling
     (each sum of 2n neighbours from two of n): the order of the additions
-    depends on the keys alone, where the atomic sums of a GPU vary.
+    depends on the keys alone, where the atomic sums of a GPU vary. Only rows
+    that are added to are touched.
 
     Args:
         keys: integers, shape [n].
@@ -49,16 +76,22 @@ def segment_sums(xp: Any, keys: Array, values: Array) -> tuple[Array, Array]:
     """
     order = xp.argsort(keys, kind="stable")
     keys, sums = keys[order], values[order]
-    is_last = xp.ones(keys.shape, dtype=bool)
-    is_last[:-1] = keys[1:] != keys[:-1]
-    ends = xp.flatnonzero(is_last)
-    longest = int(xp.diff(ends, prepend=-1).max()) if keys.size else 0
-    step = 1
-    while step < longest:
-        same = (keys[step:] == keys[:-step]).reshape(-1, *(1,) * (values.ndim - 1))
-        sums[step:] += xp.where(same, sums[:-step], 0)
+    is_first = xp.ones(keys.shape, dtype=bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    firsts = xp.flatnonzero(is_first)
+    run = xp.cumsum(is_first) - 1
+    rank = xp.arange(len(keys)) - firsts[run]
+    left = xp.diff(firsts, append=len(keys))[run] - rank  # how many of a run lie from here on
+    step, heads = 1, xp.arange(len(keys))
+    while heads.size:
+        heads = heads[xp.flatnonzero((rank[heads] % (2 * step) == 0) & (left[heads] > step))]
+        sums[heads] += sums[heads + step]
         step *= 2
-    return keys[ends], sums[ends]
+    return keys[firsts], sums[firsts]
+
+
+def _embedding_vjp(xp: Any, y: Array, weight: Array, ids: Array) -> tuple[Pull, None]:
+    return take_vjp(xp, y, weight, ids, 0)
 
 
 def _embedding_array(xp: Any, weight: Array, ids: Array) -> Array:
@@ -68,10 +101,10 @@ def _embedding_array(xp: Any, weight: Array, ids: Array) -> Array:
     return xp.ascontiguousarray(xp.moveaxis(take_array(xp, weight.T, ids, 1), 0, -1))
 
 
-_TAKE = Primitive("take", take_array, mixed=True)
-_EMBEDDING = Primitive("embedding", _embedding_array, mixed=True)
-_GATHER = Primitive("gather", _gather_array, mixed=True)
-_SCATTER_ADD = Primitive("scatter_add", _scatter_add_array, takes=NUMBERS, mixed=True, wide=True)
+_TAKE = Primitive("take", take_array, mixed=True, vjp=take_vjp, quantized=moved(take_array))
+_EMBEDDING = Primitive("embedding", _embedding_array, mixed=True, vjp=_embedding_vjp, quantized=rows_of)
+_GATHER = Primitive("gather", _gather_array, mixed=True, vjp=_gather_vjp, quantized=moved(_gather_array))
+_SCATTER_ADD = Primitive("scatter_add", _scatter_add_array, takes=NUMBERS, mixed=True, wide=True, vjp=_scatter_add_vjp)
 
 
 def take(x: "Tensor", indices: "Tensor", axis: int = 0) -> "Tensor":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from engine.backend import Array
 from engine.dtype import FLOATS, INT64
 from engine.errors import ShapeError
-from engine.primitive import Primitive, checked_operand
+from engine.primitive import Primitive, Pull, checked_operand
 
 from .checks import check_indices, check_shape
 from .softmax import log_softmax_array
@@ -33,8 +33,34 @@ def _reduced(losses: Array, reduction: Reduction) -> Array:
     return losses.sum() / (losses.size if reduction == "mean" else 1)
 
 
-_CROSS_ENTROPY = Primitive("cross_entropy", _cross_entropy_array, takes=FLOATS, mixed=True, wide=True)
-_MSE = Primitive("mse", _mse_array, takes=FLOATS, wide=True)
+def _cross_entropy_vjp(xp: Any, y: Array, logits: Array, targets: Array, reduction: Reduction) -> tuple[Pull, None]:
+    """The slope is softmax(logits), less 1 at the target."""
+
+    def pull(g: Array) -> Array:
+        slopes = xp.exp(log_softmax_array(xp, logits, -1)).reshape(targets.size, logits.shape[-1])
+        slopes[xp.arange(targets.size), targets.astype(INT64, copy=False).reshape(-1)] -= 1
+        slopes *= _each(g, targets.size, reduction).reshape(-1, 1)
+        return slopes.reshape(logits.shape)
+
+    return pull, None
+
+
+def _mse_vjp(xp: Any, y: Array, prediction: Array, target: Array, reduction: Reduction) -> tuple[Pull, Pull]:
+    return (
+        lambda g: (prediction - target) * (2 * _each(g, prediction.size, reduction)),
+        lambda g: (target - prediction) * (2 * _each(g, target.size, reduction)),
+    )
+
+
+def _each(g: Array, examples: int, reduction: Reduction) -> Array:
+    """The gradient of each example's loss: rank 0 where it is the same for all."""
+    return g / examples if reduction == "mean" else g
+
+
+_CROSS_ENTROPY = Primitive(
+    "cross_entropy", _cross_entropy_array, takes=FLOATS, mixed=True, wide=True, vjp=_cross_entropy_vjp
+)
+_MSE = Primitive("mse", _mse_array, takes=FLOATS, wide=True, vjp=_mse_vjp)
 
 
 def cross_entropy(logits: "Tensor", targets: "Tensor", reduction: Reduction = "mean") -> "Tensor":

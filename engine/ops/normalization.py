@@ -1,14 +1,19 @@
-"""Normalisations: layer norm, root-mean-square norm, batch norm."""
+"""Normalisations: layer norm, root-mean-square norm, batch norm.
+
+Their gradients compute the normalised x anew: to keep it would cost as much
+memory as x, which the graph keeps anyway.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.dtype import FLOATS
 from engine.errors import ShapeError
-from engine.primitive import Primitive, checked_operand
+from engine.primitive import JointPull, Primitive, checked_operand
 
 from . import reductions
 from .checks import check_shape
+from .products import as_rows
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -16,25 +21,74 @@ if TYPE_CHECKING:
 
 def _layer_norm_array(xp: Any, x: Array, gamma: Array, *beta: Array, epsilon: float) -> Array:
     _check_last("layer_norm", x, gamma, *beta)
-    count = x.shape[-1] or 1
-    y = x - x.sum(axis=-1, keepdims=True) / count
-    spread = (y * y).sum(axis=-1, keepdims=True)
-    spread /= count
-    spread += epsilon
-    y /= xp.sqrt(spread)
+    y, _ = _centred(xp, x, epsilon)
     y *= gamma
     if beta:
         y += beta[0]
     return y
 
 
+def _centred(xp: Any, x: Array, epsilon: float) -> tuple[Array, Array]:
+    """(x − mean) / √(var + ε) in memory of its own, and that root."""
+    count = x.shape[-1] or 1
+    y = x - x.sum(axis=-1, keepdims=True) / count
+    spread = (y * y).sum(axis=-1, keepdims=True)
+    spread /= count
+    spread += epsilon
+    root = xp.sqrt(spread)
+    y /= root
+    return y, root
+
+
+def _layer_norm_vjp(xp: Any, y: Array, x: Array, gamma: Array, *beta: Array, epsilon: float) -> JointPull:
+    def pull(g: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+        if not any(needs[:2]):
+            return None, None, g
+        normal, root = _centred(xp, x, epsilon)
+        to_gamma = g * normal if needs[1] else None
+        to_x = None
+        if needs[0]:
+            count = x.shape[-1] or 1
+            to_x = g * gamma
+            to_x -= to_x.sum(axis=-1, keepdims=True) / count
+            to_x = _across(to_x, normal, root)
+        return to_x, to_gamma, *(g for _ in beta)
+
+    return pull
+
+
+def _across(g: Array, normal: Array, root: Array) -> Array:
+    """The gradient of what was divided by its own root mean square, to give `normal`; it overwrites both."""
+    normal *= (g * normal).sum(axis=-1, keepdims=True) / (g.shape[-1] or 1)
+    g -= normal
+    g /= root
+    return g
+
+
 def _rms_norm_array(xp: Any, x: Array, gamma: Array, epsilon: float) -> Array:
     _check_last("rms_norm", x, gamma)
-    # Out of place: with a Python number beside it, `/=` takes twice as long as `/` for a single row.
-    spread = (x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] or 1) + epsilon
-    y = x / xp.sqrt(spread)
-    y *= gamma
-    return y
+    rows = x if x.ndim == 2 else as_rows(x)
+    y = rows / _root_mean_square(xp, rows, epsilon)
+    y *= gamma[None]  # of y's rank: NumPy's short way for a single row
+    return y if x.ndim == 2 else y.reshape(x.shape)
+
+
+def _root_mean_square(xp: Any, x: Array, epsilon: float) -> Array:
+    """√(mean(x²) + ε) of each row of a matrix, as a column."""
+    # A token that is decoded is a single row, whose squares are summed in a quarter of the time by a product.
+    squares = x.dot(x.T) if len(x) == 1 else (x * x).sum(axis=-1, keepdims=True)
+    return xp.sqrt(squares / (x.shape[-1] or 1) + epsilon)
+
+
+def _rms_norm_vjp(xp: Any, y: Array, x: Array, gamma: Array, epsilon: float) -> JointPull:
+    def pull(g: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+        rows, g = as_rows(x), as_rows(g)
+        root = _root_mean_square(xp, rows, epsilon)
+        normal = rows / root
+        to_gamma = g * normal if needs[1] else None
+        return _across(g * gamma, normal, root).reshape(x.shape) if needs[0] else None, to_gamma
+
+    return pull
 
 
 def _batch_norm_array(xp: Any, x: Array, mean: Array, var: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
@@ -45,9 +99,37 @@ def _batch_norm_array(xp: Any, x: Array, mean: Array, var: Array, gamma: Array, 
     return y
 
 
-_LAYER_NORM = Primitive("layer_norm", _layer_norm_array, takes=FLOATS, wide=True)
-_RMS_NORM = Primitive("rms_norm", _rms_norm_array, takes=FLOATS, wide=True)
-_BATCH_NORM = Primitive("batch_norm", _batch_norm_array, takes=FLOATS, wide=True)
+def _batch_norm_vjp(
+    xp: Any, y: Array, x: Array, mean: Array, var: Array, gamma: Array, beta: Array, epsilon: float
+) -> JointPull:
+    shape = (-1,) + (1,) * (x.ndim - 2)
+    others = (0, *range(2, x.ndim))
+
+    def pull(g: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+        of_x, of_mean, of_var, of_gamma, of_beta = needs
+        root = xp.sqrt(var + epsilon)
+        factor = gamma / root
+        total = along = factor  # stand-ins, where neither is asked for
+        if of_mean or of_beta:
+            total = g.sum(axis=others)
+        if of_var or of_gamma:
+            away = x - mean.reshape(shape)
+            away *= g
+            along = away.sum(axis=others) / root
+        return (
+            g * factor.reshape(shape) if of_x else None,
+            -total * factor if of_mean else None,
+            along * factor / root * -0.5 if of_var else None,
+            along if of_gamma else None,
+            total if of_beta else None,
+        )
+
+    return pull
+
+
+_LAYER_NORM = Primitive("layer_norm", _layer_norm_array, takes=FLOATS, wide=True, vjp=_layer_norm_vjp)
+_RMS_NORM = Primitive("rms_norm", _rms_norm_array, takes=FLOATS, wide=True, vjp=_rms_norm_vjp)
+_BATCH_NORM = Primitive("batch_norm", _batch_norm_array, takes=FLOATS, wide=True, vjp=_batch_norm_vjp)
 
 
 def layer_norm(x: "Tensor", gamma: "Tensor", beta: "Tensor | None" = None, epsilon: float = 1e-5) -> "Tensor":

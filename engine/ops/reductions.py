@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.dtype import BOOL, FLOATS, INT64
-from engine.primitive import BOOLEANS, Primitive
+from engine.primitive import BOOLEANS, Primitive, Pull
 
 from .checks import Axes, checked_axes, checked_axis, refuse_nothing
 
@@ -43,17 +43,79 @@ def _cumsum_array(xp: Any, x: Array, axis: int) -> Array:
     return xp.cumsum(x, axis=axis, dtype=INT64 if x.dtype == BOOL else x.dtype)
 
 
-_SUM = Primitive("sum", _sum_array, wide=True)
-_PROD = Primitive("prod", _prod_array, wide=True)
-_MEAN = Primitive("mean", _mean_array, takes=FLOATS, wide=True)
-_VAR = Primitive("var", _var_array, takes=FLOATS, wide=True)
-_MAX = Primitive("max", lambda xp, x, axis, keepdims: x.max(axis=axis, keepdims=keepdims), wide=True)
-_MIN = Primitive("min", lambda xp, x, axis, keepdims: x.min(axis=axis, keepdims=keepdims), wide=True)
+# Vector-Jacobian products: from the gradient g of the result
+
+
+def _kept(x: Array, shape: tuple[int, ...], axis: tuple[int, ...]) -> Array:
+    """What a reduction over `axis` of a tensor of `shape` gave, with the axes that it may have dropped."""
+    return x.reshape([1 if at in axis else extent for at, extent in enumerate(shape)])
+
+
+def _sum_vjp(xp: Any, y: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Pull]:
+    shape = x.shape
+    return (lambda g: xp.broadcast_to(_kept(g, shape, axis), shape),)
+
+
+def _mean_vjp(xp: Any, y: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Pull]:
+    shape = x.shape
+    count = product(shape[one] for one in axis)
+    return (lambda g: xp.broadcast_to(_kept(g / count, shape, axis), shape),)
+
+
+def _var_vjp(xp: Any, y: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Pull]:
+    def pull(g: Array) -> Array:
+        away = x - _mean_array(xp, x, axis, True)
+        away *= _kept(g, x.shape, axis) * (2 / product(x.shape[one] for one in axis))
+        return away
+
+    return (pull,)
+
+
+def _prod_vjp(xp: Any, y: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Pull]:
+    """By each element the product of those before it and of those after it: y / x would fail at 0."""
+
+    def pull(g: Array) -> Array:
+        last = tuple(range(x.ndim - len(axis), x.ndim))
+        moved = xp.moveaxis(x, axis, last)
+        rows = moved.reshape(*moved.shape[: x.ndim - len(axis)], product(x.shape[one] for one in axis))
+        slopes = _product_before(xp, rows) * _product_before(xp, rows[..., ::-1])[..., ::-1]
+        return xp.moveaxis(slopes.reshape(moved.shape), last, axis) * _kept(g, x.shape, axis)
+
+    return (pull,)
+
+
+def _product_before(xp: Any, x: Array) -> Array:
+    """For each element the product of those before it on the last axis."""
+    before = xp.ones(x.shape, dtype=x.dtype)
+    before[..., 1:] = xp.cumprod(x[..., :-1], axis=-1)
+    return before
+
+
+def _extreme_vjp(xp: Any, y: Array, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Pull]:
+    """Elements that tie share evenly, as for PyTorch's amax."""
+
+    def pull(g: Array) -> Array:
+        reached = x == _kept(y, x.shape, axis)
+        return xp.where(reached, _kept(g, x.shape, axis), 0) / reached.sum(axis=axis, dtype=x.dtype, keepdims=True)
+
+    return (pull,)
+
+
+def _cumsum_vjp(xp: Any, y: Array, x: Array, axis: int) -> tuple[Pull]:
+    return (lambda g: xp.flip(xp.cumsum(xp.flip(g, axis), axis=axis), axis),)
+
+
+_SUM = Primitive("sum", _sum_array, wide=True, vjp=_sum_vjp)
+_PROD = Primitive("prod", _prod_array, wide=True, vjp=_prod_vjp)
+_MEAN = Primitive("mean", _mean_array, takes=FLOATS, wide=True, vjp=_mean_vjp)
+_VAR = Primitive("var", _var_array, takes=FLOATS, wide=True, vjp=_var_vjp)
+_MAX = Primitive("max", lambda xp, x, axis, keepdims: x.max(axis=axis, keepdims=keepdims), wide=True, vjp=_extreme_vjp)
+_MIN = Primitive("min", lambda xp, x, axis, keepdims: x.min(axis=axis, keepdims=keepdims), wide=True, vjp=_extreme_vjp)
 _ARGMAX = Primitive("argmax", lambda xp, x, axis, keepdims: x.argmax(axis=axis, keepdims=keepdims), wide=True)
 _ARGMIN = Primitive("argmin", lambda xp, x, axis, keepdims: x.argmin(axis=axis, keepdims=keepdims), wide=True)
 _ANY = Primitive("any", lambda xp, x, axis, keepdims: x.any(axis=axis, keepdims=keepdims), takes=BOOLEANS)
 _ALL = Primitive("all", lambda xp, x, axis, keepdims: x.all(axis=axis, keepdims=keepdims), takes=BOOLEANS)
-_CUMSUM = Primitive("cumsum", _cumsum_array, wide=True)
+_CUMSUM = Primitive("cumsum", _cumsum_array, wide=True, vjp=_cumsum_vjp)
 
 
 def sum(x: "Tensor", axis: Axes = None, keepdims: bool = False) -> "Tensor":

@@ -1,13 +1,17 @@
-"""Rotary positions: pairs of features turned by an angle that grows with the position."""
+"""Rotary positions: pairs of features turned by an angle that grows with the position.
+
+A gradient is turned back by the same angle.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.dtype import FLOAT32, FLOATS, HALVES, INT64, DType
 from engine.errors import DTypeError, ShapeError
-from engine.primitive import Primitive, checked_operand
+from engine.primitive import Primitive, Pull, all_dequantized, checked_operand, is_scheme
 
 from .checks import check_indices, checked_integer
+from .indexing import take_vjp
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -38,7 +42,32 @@ def _turned_halves(xp: Any, x: Array, cos: Array, sin: Array) -> Array:
     return y.reshape(x.shape)
 
 
-_ROPE = Primitive("rope", rope_array, takes=FLOATS, mixed=True, wide=True)
+def _rope_vjp(
+    xp: Any, y: Array, x: Array, cos: Array, sin: Array, *positions: Array, offset: int, interleaved: bool
+) -> tuple[Pull | None, ...]:
+    def to_x(g: Array) -> Array:
+        return rope_array(xp, g, cos, -sin, *positions, offset=offset, interleaved=interleaved)
+
+    def to_cos(g: Array) -> Array:
+        (a, b), (of_a, of_b) = _members(x, interleaved), _members(g, interleaved)
+        return to_table(of_a * a + of_b * b)
+
+    def to_sin(g: Array) -> Array:
+        (a, b), (of_a, of_b) = _members(x, interleaved), _members(g, interleaved)
+        return to_table(of_b * a - of_a * b)
+
+    used = positions[0] if positions else xp.arange(offset, offset + x.shape[-2])
+    to_table, _ = take_vjp(xp, y, cos, xp.broadcast_to(used, x.shape[:-1]), 0)
+    return to_x, to_cos, to_sin, *(None for _ in positions)
+
+
+def _members(x: Array, interleaved: bool) -> tuple[Array, Array]:
+    """The first and the second member of each pair."""
+    half = x.shape[-1] // 2
+    return (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+
+
+_ROPE = Primitive("rope", rope_array, takes=FLOATS, mixed=True, wide=True, vjp=_rope_vjp)
 
 
 def rope(
@@ -74,6 +103,9 @@ def rope(
     if data.ndim < 2 or data.shape[-1] != 2 * table.shape[1]:
         raise ShapeError(f"rope: x {data.shape} and tables {table.shape} must be [..., time, d] and [length, d/2]")
     if table.dtype != sin._data.dtype or not (table.dtype == data.dtype or _beside_half(data.dtype, table.dtype)):
+        if any(is_scheme(operand._data.dtype) for operand in (x, cos, sin)):
+            x, cos, sin = all_dequantized((x, cos, sin))
+            return rope(x, cos, sin, offset=offset, positions=positions, interleaved=interleaved)
         raise DTypeError(f"rope: dtypes {data.dtype}, {table.dtype}, {sin._data.dtype} of x, cos, sin; cast the tables")
     if positions is not None:
         check_indices("rope", positions, table.shape[0], "position", "tables of length")

@@ -2,18 +2,21 @@
 
 Results are dense (see `engine.primitive`): transposes and reshapes are views
 where they can be, a slice is a view where it has no gaps and otherwise a copy.
+A gradient takes the way back: what a slice left out has gradient 0.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.errors import ShapeError
-from engine.primitive import Operand, Primitive, checked_operand, dense, not_a_tensor
+from engine.primitive import Operand, Primitive, Pull, checked_operand, dense, not_a_tensor
 
 from .checks import check_indices, checked_axis, checked_integer, checked_integers
 from .elementwise import where_array
-from .indexing import take_array
+from .indexing import take_array, take_vjp
+from .quantized import moved, turned
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -23,21 +26,100 @@ def _broadcast_to_array(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
     return xp.array(xp.broadcast_to(x, shape), order="C", copy=True)
 
 
+def _reshape_array(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
 def _tril_array(xp: Any, x: Array, diagonal: int) -> Array:
     rows, columns = x.shape[-2:]
     return where_array(xp, xp.arange(columns) <= xp.arange(rows)[:, None] + diagonal, x, x.dtype.type(0))
 
 
-_RESHAPE = Primitive("reshape", lambda xp, x, shape: x.reshape(shape))
-_TRANSPOSE = Primitive("transpose", lambda xp, x, axes: x.transpose(axes))
-_SWAP_AXES = Primitive("swap_axes", lambda xp, x, first, second: xp.swapaxes(x, first, second))
-_BROADCAST_TO = Primitive("broadcast_to", _broadcast_to_array)
-_CONCATENATE = Primitive("concatenate", lambda xp, *arrays, axis: xp.concatenate(arrays, axis=axis))
-_STACK = Primitive("stack", lambda xp, *arrays, axis: xp.stack(arrays, axis=axis))
-_INDEX = Primitive("index", lambda xp, x, at: dense(xp, x[at]))
-_PICK = Primitive("index", take_array, mixed=True)
-_SPLIT = Primitive("split", lambda xp, x, at: dense(xp, x[at]))
-_TRIL = Primitive("tril", _tril_array)
+def _reshape_vjp(xp: Any, y: Array, x: Array, shape: tuple[int, ...]) -> tuple[Pull]:
+    before = x.shape
+    return (lambda g: g.reshape(before),)
+
+
+def _transpose_vjp(xp: Any, y: Array, x: Array, axes: tuple[int, ...] | None) -> tuple[Pull]:
+    if axes is None:
+        return (lambda g: g.transpose(),)
+    order = [axis % y.ndim for axis in axes]
+    back = [order.index(axis) for axis in range(y.ndim)]
+    return (lambda g: g.transpose(back),)
+
+
+def _order(ndim: int, axes: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The axes as `transpose` takes them, none negative."""
+    return tuple(range(ndim))[::-1] if axes is None else tuple(_place(ndim, axis) for axis in axes)
+
+
+def _swapped_order(ndim: int, first: int, second: int) -> tuple[int, ...]:
+    order = list(range(ndim))
+    first, second = _place(ndim, first), _place(ndim, second)
+    order[first], order[second] = second, first
+    return tuple(order)
+
+
+def _place(ndim: int, axis: int) -> int:
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"axis {axis} is out of bounds")
+    return axis % ndim
+
+
+def _concatenate_vjp(xp: Any, y: Array, *arrays: Array, axis: int) -> tuple[Pull, ...]:
+    extents = [array.shape[axis] for array in arrays]
+    ends = accumulate(extents)
+    return tuple(
+        _part_along(axis % y.ndim, slice(end - extent, end)) for extent, end in zip(extents, ends, strict=True)
+    )
+
+
+def _stack_vjp(xp: Any, y: Array, *arrays: Array, axis: int) -> tuple[Pull, ...]:
+    return tuple(_part_along(axis % y.ndim, position) for position in range(len(arrays)))
+
+
+def _part_along(axis: int, part: int | slice) -> Pull:
+    at = (*(slice(None),) * axis, part)
+    return lambda g: g[at]
+
+
+def _index_array(xp: Any, x: Array, at: Any) -> Array:
+    return dense(xp, x[at])
+
+
+def _index_vjp(xp: Any, y: Array, x: Array, at: Any) -> tuple[Pull]:
+    shape = x.shape
+
+    def to_x(g: Array) -> Array:
+        whole = xp.zeros(shape, dtype=g.dtype)
+        whole[at] = g
+        return whole
+
+    return (to_x,)
+
+
+_RESHAPE = Primitive("reshape", _reshape_array, vjp=_reshape_vjp, quantized=moved(_reshape_array))
+_TRANSPOSE = Primitive("transpose", lambda xp, x, axes: x.transpose(axes), vjp=_transpose_vjp, quantized=turned(_order))
+_SWAP_AXES = Primitive(
+    "swap_axes",
+    lambda xp, x, first, second: xp.swapaxes(x, first, second),
+    vjp=lambda xp, y, x, first, second: (lambda g: xp.swapaxes(g, first, second),),
+    quantized=turned(_swapped_order),
+)
+_BROADCAST_TO = Primitive(
+    "broadcast_to",
+    _broadcast_to_array,
+    vjp=lambda xp, y, x, shape: (lambda g: g,),
+    quantized=moved(_broadcast_to_array),
+)
+_CONCATENATE = Primitive(
+    "concatenate", lambda xp, *arrays, axis: xp.concatenate(arrays, axis=axis), vjp=_concatenate_vjp
+)
+_STACK = Primitive("stack", lambda xp, *arrays, axis: xp.stack(arrays, axis=axis), vjp=_stack_vjp)
+_INDEX = Primitive("index", _index_array, vjp=_index_vjp, quantized=moved(_index_array))
+_PICK = Primitive("index", take_array, mixed=True, vjp=take_vjp, quantized=moved(take_array))
+_SPLIT = Primitive("split", _index_array, vjp=_index_vjp, quantized=moved(_index_array))
+_TRIL = Primitive("tril", _tril_array, vjp=lambda xp, y, x, diagonal: (lambda g: _tril_array(xp, g, diagonal),))
 
 
 def reshape(x: "Tensor", *shape: int | Sequence[int]) -> "Tensor":

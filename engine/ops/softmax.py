@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.backend import Array
 from engine.dtype import FLOATS
-from engine.primitive import Primitive, quiet
+from engine.primitive import Primitive, Pull, quiet
 
 from .checks import checked_axis
 
@@ -44,9 +44,27 @@ def _logsumexp_array(xp: Any, x: Array, axis: int, keepdims: bool) -> Array:
     return y
 
 
-_SOFTMAX = Primitive("softmax", _softmax_array, takes=FLOATS, wide=True)
-_LOG_SOFTMAX = Primitive("log_softmax", log_softmax_array, takes=FLOATS, wide=True)
-_LOGSUMEXP = Primitive("logsumexp", _logsumexp_array, takes=FLOATS, wide=True)
+def _softmax_vjp(xp: Any, y: Array, x: Array, axis: int) -> tuple[Pull]:
+    return (lambda g: y * (g - (g * y).sum(axis=axis, keepdims=True)),)
+
+
+def _log_softmax_vjp(xp: Any, y: Array, x: Array, axis: int) -> tuple[Pull]:
+    return (lambda g: g - xp.exp(y) * g.sum(axis=axis, keepdims=True),)
+
+
+def _logsumexp_vjp(xp: Any, y: Array, x: Array, axis: int, keepdims: bool) -> tuple[Pull]:
+    def pull(g: Array) -> Array:
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        total = y.reshape(shape)
+        shares = xp.exp(x - xp.where(total == -xp.inf, 0, total))  # all 0 where all of x are −∞
+        return g.reshape(shape) * shares
+
+    return (pull,)
+
+
+_SOFTMAX = Primitive("softmax", _softmax_array, takes=FLOATS, wide=True, vjp=_softmax_vjp)
+_LOG_SOFTMAX = Primitive("log_softmax", log_softmax_array, takes=FLOATS, wide=True, vjp=_log_softmax_vjp)
+_LOGSUMEXP = Primitive("logsumexp", _logsumexp_array, takes=FLOATS, wide=True, vjp=_logsumexp_vjp)
 
 
 def softmax(x: "Tensor", axis: int = -1) -> "Tensor":

@@ -1,12 +1,14 @@
 """Single operations against values that PyTorch computed (`golden/ops`; the form of the files is in its README).
 
 float64 must agree but for rounding; float32 within the error that PyTorch's
-own float32 has, and a few roundings. A file or an operation that is not known
-here fails: nothing is passed over in silence.
+own float32 has, and a few roundings. So must the gradients of the sum of
+outputs times cotangents. A file or an operation that is not known here fails:
+nothing is passed over in silence.
 """
 
 import json
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -22,18 +24,16 @@ Operands = dict[str, Tensor]
 Outputs = dict[str, Tensor]
 
 LATER: Final = {
-    "optimizers": "the optimizers come with the gradients",
-    "training": "a training run needs gradients",
+    "optimizers": "read with the optimizers",
+    "training": "a training run, read with the optimizers",
     "quant_int8_block": "quantization comes later",
 }
-# Of the files below, the gradients (`grad/…`, with the cotangents `cot`) are for later too.
-
 ULPS: Final = 16  # roundings of the largest output that a result may be off, over PyTorch's own error
 
 
 def _activation(x: Operands, meta: Any) -> Tensor:
     functions = {"gelu_erf": ops.gelu, "gelu_tanh": lambda x: ops.gelu(x, "tanh")}
-    return functions.get(meta["fn"], getattr(ops, meta["fn"], None))(x["x"])
+    return (functions.get(meta["fn"]) or getattr(ops, meta["fn"]))(x["x"])
 
 
 def _attention(x: Operands, meta: Any) -> Tensor:
@@ -57,6 +57,7 @@ def _batch_norm(x: Operands, meta: Any) -> Outputs:
         m, v = ops.batch_statistics(batch)
         outputs[f"train{step}"] = ops.batch_norm(batch, m, v, weight, bias, epsilon)
         count = batch.size // batch.shape[1]
+        m, v = m.detach(), v.detach()  # running statistics have no history
         mean = mean * (1 - momentum) + m * momentum
         biased = biased * (1 - momentum) + v * momentum
         unbiased = unbiased * (1 - momentum) + v * (momentum * count / (count - 1))
@@ -110,53 +111,96 @@ RUNS: Final[dict[str, Callable[[Operands, Any], Tensor | Outputs]]] = {
 }
 
 
-def _viewed(array: NDArray[Any], view: Any) -> NDArray[Any]:
+def _viewed(base: Tensor, view: Any) -> Tensor:
     """The axis order and the [start, stop, step] per axis that `views` in meta asks for."""
     if view is None:
-        return array
+        return base
     order, slices = view.values() if isinstance(view, dict) else view
-    return array.transpose(order)[tuple(slice(*bounds) for bounds in slices)]
+    return base.transpose(*order)[tuple(slice(*bounds) for bounds in slices)]
 
 
-def _operands(cases: Any, case: str, meta: Any, dtype: str) -> Operands:
-    prefix, views = f"{case}/in/", meta.get("views", {})
-    arrays = {name.removeprefix(prefix): cases[name] for name in cases.files if name.startswith(prefix)}
-    unknown = set(views) - set(arrays)
-    assert not unknown, f"views of inputs that are not there: {unknown}"
+def _bases(cases: Any, case: str, dtype: str, device: str = "cpu:0") -> Operands:
+    """The stored inputs, floats in a dtype."""
     return {
-        name: Tensor.from_numpy(
-            _viewed(array.astype(dtype) if array.dtype == np.float32 else array, views.get(name)), "cpu:0"
-        )
-        for name, array in arrays.items()
+        name: Tensor.from_numpy(array.astype(dtype) if array.dtype == np.float32 else array, device)
+        for name, array in _stored(cases, f"{case}/in").items()
     }
 
 
-def _expected(cases: Any, case: str, precision: str) -> dict[str, NDArray[Any]]:
-    prefix = f"{case}/{precision}/out"
+def _operands(bases: Operands, meta: Any) -> Operands:
+    """The operands, which may be views of the stored inputs."""
+    views = meta.get("views", {})
+    unknown = set(views) - set(bases)
+    assert not unknown, f"views of inputs that are not there: {unknown}"
+    return {name: _viewed(base, views.get(name)) for name, base in bases.items()}
+
+
+def _run(bases: Operands, meta: Any) -> Outputs:
+    result = RUNS[meta["op"]](_operands(bases, meta), meta)
+    return {"": result} if isinstance(result, Tensor) else result
+
+
+def _stored(cases: Any, prefix: str) -> dict[str, NDArray[Any]]:
+    """What stands at a prefix, by name; ``""`` for a single array."""
     return {name.removeprefix(prefix).lstrip("/"): cases[name] for name in cases.files if name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("name", sorted(RUNS))
-@pytest.mark.parametrize(("precision", "dtype"), [("f64", "float64"), ("f32", "float32")])
-def test_an_operation_gives_the_values_of_the_reference(name, precision, dtype):
+def _metas(cases: Any) -> dict[str, Any]:
+    metas = {key.split("/")[0]: json.loads(str(cases[key])) for key in cases.files if key.endswith("/meta")}
+    assert metas
+    assert {key.split("/")[0] for key in cases.files} == set(metas), "a case without meta"
+    return metas
+
+
+def _assert_agrees(what: str, found: Tensor, dtype: str, exact: NDArray[Any], reference: NDArray[Any]) -> None:
+    """Within some roundings of the largest element, in float32 over the error of the reference."""
+    assert found.dtype == dtype
+    assert found.shape == exact.shape
+    allowed = ULPS * np.finfo(dtype).eps * max(np.abs(exact).max(initial=0), 1e-30)
+    if dtype == "float32":
+        allowed += np.abs(reference - exact).max(initial=0)
+    off = np.abs(found.numpy() - exact).max(initial=0)
+    assert off <= allowed, f"{what}: off by {off:.3g}, allowed {allowed:.3g}"
+
+
+each_file = pytest.mark.parametrize("name", sorted(RUNS))
+each_dtype = pytest.mark.parametrize("dtype", ["float64", "float32"])
+
+
+@each_file
+@each_dtype
+def test_an_operation_gives_the_values_of_the_reference(name: str, dtype: str) -> None:
     with np.load(golden_file(f"ops/{name}.npz")) as cases:
-        metas = {key.split("/")[0]: json.loads(str(cases[key])) for key in cases.files if key.endswith("/meta")}
-        assert metas
-        assert {key.split("/")[0] for key in cases.files} == set(metas), "a case without meta"
-        for case, meta in metas.items():
-            result = RUNS[meta["op"]](_operands(cases, case, meta, dtype), meta)
-            results = {"": result} if isinstance(result, Tensor) else result
-            exact, reference = _expected(cases, case, "f64"), _expected(cases, case, "f32")
+        for case, meta in _metas(cases).items():
+            exact, reference = _stored(cases, f"{case}/f64/out"), _stored(cases, f"{case}/f32/out")
+            results = _run(_bases(cases, case, dtype), meta)
             assert results.keys() == exact.keys()
             for output, found in results.items():
-                assert found.dtype == dtype
-                assert found.shape == exact[output].shape
-                size = max(np.abs(exact[output]).max(initial=0), 1e-30)
-                allowed = ULPS * np.finfo(dtype).eps * size
-                if precision == "f32":
-                    allowed += np.abs(reference[output] - exact[output]).max(initial=0)
-                off = np.abs(found.numpy() - exact[output]).max(initial=0)
-                assert off <= allowed, f"{case}/{output}: off by {off:.3g}, allowed {allowed:.3g}"
+                _assert_agrees(f"{case}/{output}", found, dtype, exact[output], reference[output])
+
+
+@each_file
+@each_dtype
+def test_an_operation_has_the_gradients_of_the_reference(name: str, dtype: str) -> None:
+    """L106: of Σ ⟨cotangent, output⟩ by every stored float input."""
+    with np.load(golden_file(f"ops/{name}.npz")) as cases:
+        for case, meta in _metas(cases).items():
+            exact, reference = _stored(cases, f"{case}/f64/grad"), _stored(cases, f"{case}/f32/grad")
+            bases = _bases(cases, case, dtype, "cpu:0+autodiff")
+            bases |= {name: base.require_grad() for name, base in bases.items() if name in exact}
+            outputs = _run(bases, meta)
+            cotangents = _stored(cases, f"{case}/cot").items()
+            products = [outputs[at] * Tensor.from_numpy(w.astype(dtype), "cpu:0") for at, w in cotangents]
+
+            gradients = reduce(ops.add, map(ops.sum, products)).backward()
+
+            floats = {name for name, base in bases.items() if base.dtype == dtype and not name.startswith("running_")}
+            assert exact.keys() == floats
+            assert len(gradients) == len(exact)
+            for name, gradient in exact.items():
+                found = bases[name].grad(gradients)
+                assert found is not None
+                _assert_agrees(f"{case}/grad/{name}", found, dtype, gradient, reference[name])
 
 
 def test_casts_have_the_bits_of_the_reference():
