@@ -4,6 +4,7 @@ from .containers import Array as Array
 from .containers import skip as skip
 from .display import DisplaySettings as DisplaySettings
 from .display import display as display
+from .draws import Draws as Draws
 from .enum_module import EnumModule as EnumModule
 from .errors import FrozenModuleError as FrozenModuleError
 from .errors import GroupError as GroupError
@@ -12,6 +13,11 @@ from .errors import PathError as PathError
 from .flag import Flag as Flag
 from .group import ParamGroup as ParamGroup
 from .module import Module as Module
+from .optim import SGD as SGD
+from .optim import Adam as Adam
+from .optim import AdamW as AdamW
+from .optim import clip_norm as clip_norm
+from .optim import clip_value as clip_value
 from .param import Param as Param
 from .param import ParamMappers as ParamMappers
 from .recording import LoadResult as LoadResult

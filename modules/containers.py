@@ -13,7 +13,7 @@ from engine import Device, Tensor
 from .errors import FrozenModuleError, ModuleError, PathError
 from .hidden import refuse_hidden_children
 from .representation import represent
-from .tree import LEAVES, Node, is_constructed, joined
+from .tree import CHILDREN, Node, is_constructed, joined
 
 _FROZEN_LIST: Final = (
     "the list of a module's children is read-only, as the module is a value; "
@@ -49,9 +49,9 @@ def skip(value: T) -> T:
     The field, or the item of a list, tuple or dict, then reads as `value` itself.
 
     Raises:
-        ModuleError: `value` is a Param, Flag or RunningState.
+        ModuleError: `value` is a Param, Flag, RunningState or Draws.
     """
-    if isinstance(value, LEAVES) and not isinstance(value, Tensor):
+    if isinstance(value, CHILDREN) and not isinstance(value, Tensor):
         raise ModuleError(f"skip: a {type(value).__qualname__} cannot be skipped; keep it as a field of its own")
     return Skip(value)  # pyright: ignore[reportReturnType]
 
@@ -309,7 +309,7 @@ def as_child(value: Any, path: str, within: tuple[int, ...] = ()) -> tuple[Any, 
         PathError: a key cannot be part of a path, or a container or module holds itself.
         ModuleError: an array, an iterator, or a set, dataclass or other object that holds a child.
     """
-    if value is None or isinstance(value, LEAVES):
+    if value is None or isinstance(value, CHILDREN):
         return value, True
     if isinstance(value, Skip):
         return value.value, False
@@ -348,7 +348,7 @@ def _is_configuration(value: Any, path: str, within: tuple[int, ...]) -> bool:
                 raise PathError(f"{path}: the {type(item).__name__} holds itself")
             if not _is_configuration(item, path, (*within, id(item))):
                 return False
-        elif isinstance(item, (*LEAVES, Node)):
+        elif isinstance(item, (*CHILDREN, Node)):
             if not (isinstance(item, ReadOnlyList) and item._is_configuration()):
                 return False
         elif not isinstance(item, Skip):

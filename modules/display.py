@@ -12,6 +12,7 @@ from typing import Any, Self
 from engine import Tensor
 
 from .containers import as_child
+from .draws import Draws
 from .errors import ModuleError
 from .flag import Flag
 from .param import Param
@@ -113,13 +114,14 @@ def _block(node: Node, given: DisplaySettings, level: int) -> str:
 
 
 def _content(node: Node, settings: DisplaySettings) -> list[tuple[str, Any]]:
-    """The attributes to show, values as walks see them."""
+    """The attributes to show, values as walks see them; Draws are not shown, as Burn has none."""
     kind = node._container.partition(":")[0]
     if kind in ("Struct", "Enum") and not settings.show_all_attributes:
         summary = node.display_content()  # pyright: ignore[reportAttributeAccessIssue]
         if summary is not None:
             return [(name, _as_walked(value)) for name, value in summary]
-    return [("_0" if kind == "Enum" else name, value) for name, value, _ in node._entries()]
+    entries = [(name, value) for name, value, _ in node._entries() if not isinstance(value, Draws)]
+    return [("_0" if kind == "Enum" else name, value) for name, value in entries]
 
 
 def _heading(node: Node) -> str:

@@ -18,7 +18,7 @@ from .param import Param
 from .running_state import RunningState
 from .tree import Node, leaves
 
-_Test: TypeAlias = Callable[[ParamId, str | None], bool]
+_Test: TypeAlias = Callable[[ParamId | None, str | None], bool]
 
 
 class _Chain(NamedTuple):
@@ -35,7 +35,11 @@ _DIFFERENCE: Final = "-"
 
 @final
 class ParamGroup:
-    """A set of parameters and flags, by path or by id; made by the class methods and operators below."""
+    """A set of parameters and flags, by path or by id; made by the class methods and operators below.
+
+    An operation on a group does nothing to a module of which the group has
+    nothing, so a path that is misspelt goes unnoticed there: ask `paths`.
+    """
 
     __slots__ = ("_chain", "_matches", "_text")
 
@@ -61,7 +65,7 @@ class ParamGroup:
         parts = one._chain.parts if one._chain is not None and one._chain.operator == kind else ((kind, one),)
         parts = (*parts, (operator, other))
 
-        def matches(id: ParamId, path: str | None) -> bool:
+        def matches(id: ParamId | None, path: str | None) -> bool:
             if kind == _UNION:
                 return any(part._matches(id, path) for _, part in parts)
             return all(part._matches(id, path) != (sign == _DIFFERENCE) for sign, part in parts)
@@ -151,6 +155,10 @@ class ParamGroup:
             raise TypeError(f"matches takes a ParamId or its number, and then the path, not {id!r}: matches(id, path)")
         return self._matches(ParamId(id), path)
 
+    def matches_path(self, path: str) -> bool:
+        """Whether the group has what is under this full path and has no id, as Draws are."""
+        return self._matches(None, path)
+
     def paths(self, module: Node) -> list[str]:
         """The paths of the module's parameters, running states and flags that the group has, in visit order (M92)."""
         return [
@@ -188,6 +196,16 @@ class ParamGroup:
             return self._text
         (_, first), *others = self._chain.parts
         return f"({' '.join([repr(first), *(f'{sign} {part!r}' for sign, part in others)])})"
+
+
+def check_group(name: str, group: object) -> None:
+    """Refuse what is no group; `name` is the method that was given it.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(group, ParamGroup):
+        raise TypeError(f"{name} takes a ParamGroup, not {group!r}; ParamGroup.from_path(…) makes one")
 
 
 def _texts(name: str, texts: Iterable[str]) -> list[str]:

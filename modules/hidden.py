@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from .errors import ModuleError
-from .tree import LEAVES, Node
+from .tree import CHILDREN, Node
 
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _PLAIN: Final = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
@@ -44,7 +44,7 @@ def is_closed_iterator(value: Any) -> bool:
 
 
 def hidden_child(value: Any) -> Any:
-    """The first Param, Flag, RunningState, Tensor or Module that `value` is or holds; None if there is none.
+    """The first Param, Flag, RunningState, Tensor, Draws or Module that `value` is or holds; None if there is none.
 
     Lists, tuples, sets, dicts with their keys, views, and the fields of
     dataclasses and namespaces are searched to any depth, the attributes of
@@ -57,8 +57,8 @@ def refuse_hidden_children(value: Any, path: str) -> None:
     """Refuse a module's field or item that would hide parameters from every walk.
 
     Raises:
-        ModuleError: `value` is an array, an iterator, or an object that holds a Param, Flag, RunningState, Tensor or
-            Module and is no list, tuple or dict.
+        ModuleError: `value` is an array, an iterator, or an object that holds a Param, Flag, RunningState, Tensor,
+            Draws or Module and is no list, tuple or dict.
     """
     if type(value) in _ATOMS:
         return
@@ -83,7 +83,7 @@ def refuse_hidden_children(value: Any, path: str) -> None:
 def _found(value: Any, attributes: bool, seen: set[int]) -> Any:
     if type(value) in _ATOMS:
         return None
-    if isinstance(value, (*LEAVES, Node)):
+    if isinstance(value, (*CHILDREN, Node)):
         return value
     if id(value) in seen:
         return None

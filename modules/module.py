@@ -8,74 +8,36 @@ not change, and the module it was called on stays as it was (M1).
 """
 
 import difflib
-import inspect
-from abc import ABCMeta
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Self
 
-from engine import AutodiffError, Device
+from engine import Device
 from records import ModuleRecord, RecordError, open_record
 
 from . import recording
 from .containers import Skip, as_child, attribute, check_name, skip
 from .display import DisplaySettings, display
-from .errors import FrozenModuleError, ModuleError, PathError
+from .errors import FrozenModuleError, PathError
 from .flag import Flag
 from .group import ParamGroup
+from .meta import ModuleMeta
 from .param import Param
 from .recording import LoadResult
 from .representation import represent
-from .reserved import is_ours, private_names, refuse_reserved_names, reserved_names
+from .reserved import reserved_names
 from .running_state import RunningState
+from .training_state import FREEZE, NO_GRAD, REQUIRE_GRAD, TRAIN, UNFREEZE, VALID, switched
 from .traversal import Mapped, ModuleMapper, ModuleVisitor, visit
 from .tree import Each, Leaf, Node, is_constructed, joined, leaves, num_params, rebuild
-
-_GIVING_WAY = frozenset({"__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__"})
-
-
-class ModuleMeta(ABCMeta):
-    """Checks and freezes each module when its constructor returns."""
-
-    _reserved: frozenset[str]  # of each class of ours: names that no field of it or of a subclass may have
-
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> "ModuleMeta":
-        if namespace.get("__slots__") and any(isinstance(base, ModuleMeta) for base in bases):
-            raise ModuleError(f"{name}: a Module keeps its fields in its __dict__; leave __slots__ (slots=True) out")
-        made = super().__new__(mcs, name, bases, namespace, **kwargs)
-        refuse_reserved_names(made)
-        if is_ours(made):
-            made._reserved = private_names(made)
-        return made
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        module = super().__call__(*args, **kwargs)
-        if isinstance(module, Module) and not is_constructed(module):
-            type(module)._finish(module)
-        return module
-
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        """The arguments of ``__init__``, which `help` and editors show."""
-        if cls.__init__ is object.__init__:
-            return inspect.Signature()
-        signature = inspect.signature(cls.__init__)
-        return signature.replace(
-            parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty
-        )
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        # A dataclass would compare by fields and hide our repr: modules are compared by identity (DESIGN).
-        if not (name in _GIVING_WAY and "__dataclass_params__" in cls.__dict__):
-            super().__setattr__(name, value)
 
 
 class Module(Node, metaclass=ModuleMeta):
     """A tree of parameters with a computation; subclass it and write ``__init__`` and ``forward``.
 
-    Children are Param, Flag, RunningState, Tensor (a constant), other modules,
+    Children are Param, Flag, RunningState, Tensor (a constant), Draws, other modules,
     lists, tuples and dicts of those, and None for an absent one; everything
     else is configuration. Modules are compared and hashed by identity.
 
@@ -193,7 +155,7 @@ class Module(Node, metaclass=ModuleMeta):
         return MappingProxyType({name: self.__dict__[name] for name in self._fields})
 
     def at(self, path: str) -> Any:
-        """The Param, Flag, RunningState, tensor, module or container at a path; the module itself at ``""``.
+        """The Param, Flag, RunningState, Draws, tensor, module or container at a path; the module itself at ``""``.
 
         Raises:
             PathError: there is nothing there, and the message names the nearest paths; or `path` is no string.
@@ -242,7 +204,7 @@ class Module(Node, metaclass=ModuleMeta):
         return rebuild(self, Mapped(mapper))
 
     def clone(self) -> Self:
-        """A module with the same values; parameters are shared, running states its own (M26, M97)."""
+        """A module with the same values; parameters are shared, running states and Draws its own (M26, M97)."""
         return self._each(lambda path, leaf: leaf)
 
     def fork(self, device: Device | str) -> Self:
@@ -263,40 +225,71 @@ class Module(Node, metaclass=ModuleMeta):
         Raises:
             AutodiffError: a parameter that is to train was made by a recorded operation, as after `to_device` (M49).
         """
-
-        def change(path: str, leaf: Leaf) -> Leaf:
-            if isinstance(leaf, Param):
-                try:
-                    return leaf._associated(autodiff=True)
-                except AutodiffError as error:
-                    raise AutodiffError(
-                        f"train: {path} was moved by to_device, or made by another recorded operation, and cannot "
-                        "train; move a module with fork to train it"
-                    ) from error
-            if isinstance(leaf, Flag):
-                return leaf if leaf.is_enabled == leaf.configured else leaf.with_value(leaf.configured)
-            return leaf.value().autodiff() if isinstance(leaf, RunningState) else leaf.autodiff()
-
-        return self._each(change)
+        return switched(self, TRAIN)
 
     def valid(self) -> Self:
         """A snapshot for inference: nothing autodiff, flags off; what is configured is kept for `train` (M51, M55)."""
+        return switched(self, VALID)
 
-        def change(path: str, leaf: Leaf) -> Leaf:
-            if isinstance(leaf, Param):
-                return leaf._associated(autodiff=False)
-            if isinstance(leaf, Flag):
-                return leaf.map(lambda _: False) if leaf.is_enabled else leaf
-            return leaf.value().without_autodiff() if isinstance(leaf, RunningState) else leaf.without_autodiff()
+    def set_require_grad(self, require: bool) -> Self:
+        """The module with all parameters of floats configured to train, or none; flags stay as they are (M51, M53).
 
-        return self._each(change)
+        On a device without autodiff that is remembered for `train` (M59).
+        Integers, booleans and running states never train.
+
+        Raises:
+            AutodiffError: `require`, and a parameter was made by a recorded operation, as after `to_device` (M49).
+        """
+        return switched(self, REQUIRE_GRAD if require else NO_GRAD)
+
+    def set_require_grad_group(self, group: ParamGroup, require: bool) -> Self:
+        """As `set_require_grad`, of the parameters that `group` has (M52, M91).
+
+        Raises:
+            AutodiffError: as there.
+            TypeError: `group` is no ParamGroup.
+        """
+        return switched(self, REQUIRE_GRAD if require else NO_GRAD, group)
+
+    def no_grad(self) -> Self:
+        """``set_require_grad(False)``. Flags stay on, so dropout goes on dropping; `valid` is for inference (M53)."""
+        return self.set_require_grad(False)
+
+    def freeze(self) -> Self:
+        """The module with no parameter configured to train, and all flags off, now and as configured (M51)."""
+        return switched(self, FREEZE)
+
+    def freeze_group(self, group: ParamGroup) -> Self:
+        """As `freeze`, of the parameters and flags that `group` has; ``group.paths(module)`` tells which (M52, M92).
+
+        Raises:
+            TypeError: `group` is no ParamGroup.
+        """
+        return switched(self, FREEZE, group)
+
+    def unfreeze(self) -> Self:
+        """The module with all parameters of floats configured to train, and all flags on, whatever they were (M54).
+
+        Raises:
+            AutodiffError: a parameter was made by a recorded operation, as after `to_device` (M49).
+        """
+        return switched(self, UNFREEZE)
+
+    def unfreeze_group(self, group: ParamGroup) -> Self:
+        """As `unfreeze`, of the parameters and flags that `group` has (M52).
+
+        Raises:
+            AutodiffError: as there.
+            TypeError: `group` is no ParamGroup.
+        """
+        return switched(self, UNFREEZE, group)
 
     def replace(self, **fields: Any) -> Self:
         """A module of the same type with these fields, the rest shared; checked as at construction.
 
         ``__init__`` does not run, so configuration that was computed from a
         replaced field stays. A field that was skipped stays skipped. Running
-        states of the new module are its own.
+        states and Draws of the new module are its own.
 
         Raises:
             PathError: the module has no such field.
@@ -319,7 +312,10 @@ class Module(Node, metaclass=ModuleMeta):
     # Records
 
     def into_record(self) -> ModuleRecord:
-        """A record of every parameter and running state, in visit order; lazy ones are made (R2, R5)."""
+        """A record of every parameter and running state, in visit order, and of the counts of Draws (R2).
+
+        Lazy parameters are made (R5).
+        """
         return recording.into_record(self)
 
     def into_record_group(self, group: ParamGroup) -> ModuleRecord:

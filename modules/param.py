@@ -13,7 +13,7 @@ itself retains a gradient is the tensor's own ``is_require_grad``.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias, final
 
-from engine import Device, Tensor, kind_of
+from engine import Device, Gradients, Tensor, kind_of
 from engine.creation import checked_shape
 from engine.dtype import DType, Kind
 from records import ParamId
@@ -163,6 +163,12 @@ class Param:
         return self._trainable
 
     @property
+    def _is_recorded(self) -> bool:
+        """Whether a recorded operation made the value, as `Module.to_device` does: it cannot train then (M49)."""
+        value = self._value
+        return value is not None and value.is_tracked and not value.is_require_grad
+
+    @property
     def num_elements(self) -> int:
         """Product of its shape; 1 for rank 0."""
         count = 1
@@ -198,6 +204,11 @@ class Param:
         """The stored value; made now if it is lazy (M28)."""
         value = self._value
         return self._taken_over() if value is None else value
+
+    def grad(self, gradients: Gradients) -> Tensor | None:
+        """The gradient of the stored value, plain and on its device; None if it has none there (M73). Makes nothing."""
+        value = self._value  # of a lazy one nothing can have been computed
+        return None if value is None else value.grad(gradients)
 
     def _taken_over(self) -> Tensor:
         """Make the cell's value, or take it over as a leaf of this version's own (D3)."""
@@ -286,16 +297,17 @@ class Param:
             place = device.autodiff() if self.device.is_autodiff else device.inner()
             return self._new()._set(self._id, None, pending, place, self._trainable, self._mappers)
         base = self.base()
-        moved = base.to_device(device)
         if cut:
-            moved = moved.set_require_grad(False).set_require_grad(base.is_require_grad)
+            moved = base.set_require_grad(False).to_device(device).set_require_grad(base.is_require_grad)
+        else:
+            moved = base.to_device(device)
         return self if moved is base else self._with_value(moved)
 
     def _associated(self, autodiff: bool) -> Self:
         """The parameter as `train` (True) or `valid` (False) leaves it, still lazy if it was (M63).
 
         Raises:
-            AutodiffError: a recorded operation made the value, and the parameter is to train (M49).
+            AutodiffError: it is to train, and `_is_recorded`.
         """
         pending = self._pending()
         if pending is not None:

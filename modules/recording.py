@@ -4,6 +4,10 @@ A load is checked whole before any data is read, and a module that does not
 fit is left as it was (R29). Entries are found by path alone (R11). A tied
 parameter is loaded once and put in all its places; an entry for one of them
 serves all (D8).
+
+What a layer draws is its own affair (see `modules.draws`); its record holds
+the count of its Draws, unless it is 0, as the scalar ``draws/PATH``, and a
+load restores it where it is there.
 """
 
 from collections.abc import Callable
@@ -14,10 +18,11 @@ import numpy as np
 
 from records import ModuleRecord, ParamId, RecordEntry, RecordError, RecordValidationError
 
-from .group import ParamGroup
+from .draws import Draws
+from .group import ParamGroup, check_group
 from .param import Param
 from .running_state import RunningState
-from .tree import Each, Leaf, Node, leaves, rebuild
+from .tree import Each, Leaf, Node, draws, leaves, rebuild
 
 M = TypeVar("M", bound=Node)
 T = TypeVar("T")
@@ -60,13 +65,13 @@ class LoadResult(Generic[M]):
 
 
 def into_record(module: Node, group: ParamGroup | None = None) -> ModuleRecord:
-    """Every parameter and running state of a module, or those that `group` has, in visit order (R2, R6).
+    """Every parameter and running state of a module, or those that `group` has, in visit order, and counts (R2, R6).
 
     Lazy parameters that are recorded are made (R5), one by one, when their
     turn comes.
     """
-    if group is not None and not isinstance(group, ParamGroup):
-        raise TypeError(f"into_record_group takes a ParamGroup, not {group!r}; ParamGroup.from_path(…) makes one")
+    if group is not None:
+        check_group("into_record_group", group)
     entries: list[tuple[str, RecordEntry]] = []
     saved: dict[int, RecordEntry] = {}
     for path, leaf in leaves(module):
@@ -75,7 +80,17 @@ def into_record(module: Node, group: ParamGroup | None = None) -> ModuleRecord:
                 value = _known_at(path, leaf._save_form) if isinstance(leaf, Param) else leaf.value()
                 saved[id(leaf)] = RecordEntry(value.without_autodiff(), leaf.id)
             entries.append((path, saved[id(leaf)]))
-    return ModuleRecord(entries)
+    counts = {
+        _count_name(path): one.count
+        for path, one in draws(module)
+        if one.count and (group is None or group.matches_path(path))
+    }
+    return ModuleRecord(entries, scalars=counts)
+
+
+def _count_name(path: str) -> str:
+    """The scalar of a record that holds the count of the Draws at a path."""
+    return f"draws/{path}"
 
 
 def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
@@ -97,7 +112,7 @@ def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
     loaded: Any = None
     if error is None:
         try:
-            loaded = rebuild(module, Each(plan.load))
+            loaded = rebuild(module, Each(plan.load), plan.counted)
         except RecordError as raised:
             error = raised
     return LoadResult(loaded, error, tuple(plan.missing), tuple(plan.unused), tuple(plan.mismatched))
@@ -119,25 +134,33 @@ class _Plan:
                 known[path] = None
         for leaf, paths in places.values():
             self._find(leaf, paths)
+        self._counts: dict[int, int] = {}
+        drawing: dict[int, list[str]] = {}
+        for path, one in draws(module):
+            drawing.setdefault(id(one), []).append(path)
+        for key, at in drawing.items():
+            self._find_count(key, at)
+        self._is_foreign = bool(known) and record.kind != "module"
         missing = set(self.missing)
         self.missing = [path for path in known if path in missing]  # in visit order, which tied ones interrupt
         self.unused = sorted(path for path in record if path not in known)
 
     def _find(self, leaf: Param | RunningState, paths: list[str]) -> None:
         """The entry for a leaf that stands at these paths."""
-        found = [path for path in paths if path in self._record]
+        kind = leaf.kind if isinstance(leaf, Param) else "float"
+        found = {path: self._record[path].of_kind(kind) for path in paths if path in self._record}
         if not found:
             self.missing += paths
             return
         problems = [
-            Mismatch(path, reason) for path in found if (reason := self._reason(path, leaf, self._record[path]))
+            Mismatch(path, reason) for path, entry in found.items() if (reason := self._reason(path, leaf, entry))
         ]
         if not problems:
             problems = self._differing(found)
         self.mismatched += problems
         if not problems:
-            ids = (self._record[path].id for path in found)
-            self._entries[id(leaf)] = self._record[found[0]], next((i for i in ids if i is not None), None)
+            ids = (entry.id for entry in found.values())
+            self._entries[id(leaf)] = next(iter(found.values())), next((i for i in ids if i is not None), None)
 
     def _reason(self, path: str, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
         """Why an entry does not fit a leaf; None if it does (R12, R13, R17)."""
@@ -152,14 +175,35 @@ class _Plan:
             return f"the record has shape {list(entry.shape)}, the module {list(shape)}"
         return None
 
-    def _differing(self, paths: list[str]) -> list[Mismatch]:
+    def _differing(self, found: dict[str, RecordEntry]) -> list[Mismatch]:
         """What speaks against loading one tied parameter from the entries of several of its places (D8)."""
-        first, *others = paths
+        first = next(iter(found))
         return [
             Mismatch(path, f"tied to {first} in the module, but the record has different values for the two")
-            for path in others
-            if not _same_data(self._record[first], self._record[path])
+            for path, entry in found.items()
+            if path != first and not _same_data(found[first], entry)
         ]
+
+    def _find_count(self, key: int, paths: list[str]) -> None:
+        """The count for the Draws that stand at these paths, by their id in memory."""
+        scalars = self._record.scalars
+        found = [(path, scalars[name].value) for path in paths if (name := _count_name(path)) in scalars]
+        problems = [
+            Mismatch(_count_name(path), f"the record has {count!r}, which is no count of draws")
+            for path, count in found
+            if type(count) is not int or count < 0
+        ] or [
+            Mismatch(_count_name(path), f"tied to {found[0][0]} in the module, but the record has different counts")
+            for path, count in found
+            if count != found[0][1]
+        ]
+        self.mismatched += problems
+        if found and not problems:
+            self._counts[key] = int(found[0][1])
+
+    def counted(self, one: Draws) -> Draws:
+        """Draws of the loaded module's own, with the record's count; where it has none, with the one they had."""
+        return one._derived(self._counts.get(id(one)))
 
     def refusal(self) -> RecordValidationError | None:
         """The one error that names everything that the record's options do not allow (R23 to R27)."""
@@ -167,9 +211,11 @@ class _Plan:
         mismatched = self.mismatched if options.validate else []
         missing = [] if options.allow_partial else self.missing
         unused = [] if options.allow_unused else self.unused
-        if not (mismatched or missing or unused):
+        is_foreign = self._is_foreign
+        if not (mismatched or missing or unused or is_foreign):
             return None
-        findings = [f"{mismatch.path}: {mismatch.reason}" for mismatch in mismatched]
+        findings = [f"Burn stored it for its {self._record.kind}, not for a module"] if is_foreign else []
+        findings += [f"{mismatch.path}: {mismatch.reason}" for mismatch in mismatched]
         findings += [f"{path}: missing from the record (allow_partial=True leaves it as it is)" for path in missing]
         findings += [f"{path}: unused, not in the module (allow_unused=True ignores it)" for path in unused]
         wrong = [mismatch.path for mismatch in mismatched]

@@ -1,9 +1,9 @@
 """The `repr` of modules and their containers: a tree that tells what is where, short enough for one screen.
 
 Each line is a module or a leaf: its name; its type with its configuration, or
-its dtype and shape; then where it is, whether it is lazy, and how many
-parameters it has. Devices and laziness are left out where they are those of
-the module around. Parameters are counted once; if some stand twice, what
+its dtype and shape; then where it is, whether it is lazy, whether it is frozen
+(configured not to train), and how many parameters it has. These are left out
+where they are those of the module around. Parameters are counted once; if some stand twice, what
 `num_params` counts beyond that is added as *tied*. Items of a list that follow
 each other and are alike share a line; where only their configuration differs,
 it tells the values. Nothing is made by showing it.
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from engine import Tensor
 
+from .draws import Draws
 from .flag import Flag
 from .param import Param
 from .running_state import RunningState
@@ -50,6 +51,7 @@ class _Part:
     what: str  # a module's type, "" for a container, else what a leaf is
     devices: _Texts = ()
     is_lazy: bool = False
+    is_frozen: bool = False
     params: str = ""
     settings: tuple[tuple[str, _Texts], ...] = ()  # configuration by name, all values of several
     tied_to: _Texts = ()
@@ -83,6 +85,7 @@ class _Parts:
             type_name,
             devices=tuple(dict.fromkeys(str(_value(leaf).device) for leaf in below if not isinstance(leaf, Flag))),
             is_lazy=_are_lazy(below),
+            is_frozen=_are_frozen(below),
             params=_params(below),
             settings=tuple(settings),
             parts=tuple(parts if is_module or kind == "Dict" else _runs(parts)),
@@ -93,6 +96,8 @@ class _Parts:
             return self.of_node(name, child._shown, path)
         if child is None or isinstance(child, Flag):
             return _Part((name,), repr(child))
+        if isinstance(child, Draws):
+            return _Part((name,), f"{child.count} so far")
         value = _value(child)
         notes = {RunningState: " running", Tensor: " constant"}
         what = f"{value.dtype} {list(value.shape)}{notes.get(type(child), '')}"
@@ -102,6 +107,7 @@ class _Parts:
             what,
             devices=(str(value.device),),
             is_lazy=_are_lazy([child]),
+            is_frozen=_are_frozen([child]),
             tied_to=() if first == path else (first,),
         )
 
@@ -115,6 +121,12 @@ def _are_lazy(below: Iterable[Leaf]) -> bool:
     """Whether there are parameters among these leaves and none has a value."""
     made = [leaf.is_initialized for leaf in below if isinstance(leaf, Param)]
     return bool(made) and not any(made)
+
+
+def _are_frozen(below: Iterable[Leaf]) -> bool:
+    """Whether there are parameters of floats among these leaves and none is configured to train."""
+    training = [leaf.trainable for leaf in below if isinstance(leaf, Param) and leaf.kind == "float"]
+    return bool(training) and not any(training)
 
 
 def _params(below: list[Leaf]) -> str:
@@ -150,6 +162,7 @@ def _structure(part: _Part, anywhere: bool = False) -> Any:
         part.what,
         part.devices if not anywhere else None,
         part.is_lazy,
+        part.is_frozen,
         part.params,
         tuple(name for name, _ in part.settings),
         bool(part.tied_to),
@@ -200,7 +213,7 @@ def _lines(part: _Part, prefix: str, times: str, around: _Part, indent: str = ""
         part: what is shown.
         prefix: what is put before its name.
         times: of how many like containers around it is shown as one.
-        around: the module whose devices and laziness are not said again.
+        around: the module of which devices, laziness and freezing are not said again.
         indent: of its first line.
     """
     if part.parts is None:
@@ -255,17 +268,21 @@ def _short_item(leaf: _Part, around: _Part) -> str:
 
 
 def _leaf_text(leaf: _Part, around: _Part) -> str:
-    lazy = " lazy" if leaf.is_lazy and not around.is_lazy else ""
     tied = f" tied to {_of_several(leaf.tied_to)}" if leaf.tied_to else ""
-    return f"{leaf.what}{lazy}{_place(leaf, around)}{tied}"
+    return f"{leaf.what}{_state(leaf, around, ' ')}{_place(leaf, around)}{tied}"
 
 
 def _heading(part: _Part, prefix: str, times: str, around: _Part, indent: str) -> str:
-    lazy = ", lazy" if part.is_lazy and not around.is_lazy else ""
     params = f", {part.params}" if part.params else ""
     each = " each" if params and (times or part.count > 1) else ""
     label = _label(part, prefix, times, indent)
-    return f"{label}{part.what}{_settings_text(part)}{_place(part, around)}{lazy}{params}{each}"
+    place, state = _place(part, around), _state(part, around, ", ")
+    return f"{label}{part.what}{_settings_text(part)}{place}{state}{params}{each}"
+
+
+def _state(part: _Part, around: _Part, separator: str) -> str:
+    lazy = f"{separator}lazy" if part.is_lazy and not around.is_lazy else ""
+    return lazy + (f"{separator}frozen" if part.is_frozen and not around.is_frozen else "")
 
 
 def _place(part: _Part, around: _Part) -> str:

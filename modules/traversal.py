@@ -7,6 +7,9 @@ same order by both walks (M14, L3).
 
 from typing import Any
 
+from records import ParamId
+
+from .draws import Draws
 from .errors import ModuleError
 from .flag import Flag
 from .param import Param
@@ -75,6 +78,8 @@ def _visit(node: Node, visitor: ModuleVisitor, hooks: dict[str, Any], prefix: st
     container = node._container
     enter, leave = visitor.enter_module, visitor.exit_module
     for name, child in node._children:
+        if child.__class__ is Draws:
+            continue
         enter(name, container)
         if isinstance(child, Param):
             hooks[child.kind](prefix + name, child)
@@ -126,9 +131,9 @@ def _checked(result: Any, expected: type, kind: str, path: str) -> Any:
     return result
 
 
-def list_param_ids(node: Node) -> list[Any]:
+def list_param_ids(node: Node) -> list[ParamId]:
     """The ids of all parameters and running states in visit order, without the flags' (M77)."""
-    found: list[Any] = []
+    found: list[ParamId] = []
 
     class _Ids(ModuleVisitor):
         def visit_float(self, path: str, param: Param, /) -> None:

@@ -2,12 +2,13 @@
 
 A *node* is a place with children: a module or a container. Its children are
 module-like values under names, in order: Param, Flag, RunningState, Tensor,
-another node, or None (an absent optional). Everything else is configuration,
-which no walk enters. A *leaf* is a child that is no node.
+Draws, another node, or None (an absent optional). Everything else is
+configuration, which no walk enters. A *leaf* is a child that is no node and no
+Draws, which walks pass over as if it were configuration.
 
 `leaves` lists them; `rebuild` makes a new tree of changed leaves that shares
-whatever did not change (principle 1). The public `visit` and `map` are in
-`modules.traversal`.
+whatever did not change (principle 1), except that its Draws are its own. The
+public `visit` and `map` are in `modules.traversal`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,13 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from engine import Device, Tensor
 
+from .draws import Draws
 from .flag import Flag
 from .param import Param
 from .running_state import RunningState
 
 Leaf: TypeAlias = Param | Flag | RunningState | Tensor
-LEAVES = (Param, Flag, RunningState, Tensor)
+CHILDREN = (Param, Flag, RunningState, Tensor, Draws)  # what a child can be, besides a node
 
 
 class Node:
@@ -86,7 +88,16 @@ def joined(prefix: str, name: str) -> str:
 
 def leaves(node: Node, prefix: str = "") -> list[tuple[str, Leaf]]:
     """All leaves below a node with their paths, in traversal order; one that stands twice is there twice."""
-    found: list[tuple[str, Leaf]] = []
+    return [(path, child) for path, child in _values(node, prefix) if child.__class__ is not Draws]
+
+
+def draws(node: Node) -> list[tuple[str, Draws]]:
+    """All Draws below a node with their paths, in order; one that stands twice is there twice."""
+    return [(path, child) for path, child in _values(node, "") if child.__class__ is Draws]
+
+
+def _values(node: Node, prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
     _collect(node, prefix, found.append)
     return found
 
@@ -111,21 +122,32 @@ def num_params(node: Node) -> int:
     return sum(num_elements(leaf) for _, leaf in leaves(node))
 
 
-def rebuild(node: Node, transform: Transform) -> Any:
+def rebuild(node: Node, transform: Transform, own: Callable[[Draws], Draws] = lambda one: one._derived()) -> Any:
     """A new tree in which `transform` has replaced the leaves; nodes below the root that did not change are shared.
 
     To an exception of `transform` the path of the leaf is added as a note.
+    `own` gives the new tree's Draws, one for each that there is.
     """
-    return node._with_children(_rebuilt_children(node, transform, ""), transform.destination)
+    made: dict[int, Draws] = {}
+
+    def own_once(one: Draws) -> Draws:
+        if id(one) not in made:
+            made[id(one)] = own(one)
+        return made[id(one)]
+
+    return node._with_children(_rebuilt_children(node, transform, own_once, ""), transform.destination)
 
 
-def _rebuilt_children(node: Node, transform: Transform, prefix: str) -> list[Any]:
+def _rebuilt_children(node: Node, transform: Transform, own: Callable[[Draws], Draws], prefix: str) -> list[Any]:
     container = node._container
     children: list[Any] = []
     for name, child in node._children:
+        if child.__class__ is Draws:
+            children.append(own(child))
+            continue
         transform.enter(name, container)
         if isinstance(child, Node):
-            made = _rebuilt_children(child, transform, joined(prefix, name))
+            made = _rebuilt_children(child, transform, own, joined(prefix, name))
             same = all(new is old for new, (_, old) in zip(made, child._children, strict=True))
             child = child if same else child._with_children(made, transform.destination)
         elif child is not None:
@@ -146,14 +168,24 @@ class Each:
     Args:
         change: gives the new leaf; called once per distinct leaf, with the first path it has.
         destination: set if `change` moves everything there.
+        concerns: whether it is about the leaf at a path; one that it is not about stays there, and so parts from
+            the places that change. By default it is about all.
     """
 
-    def __init__(self, change: Callable[[str, Any], Leaf], destination: Device | None = None) -> None:
+    def __init__(
+        self,
+        change: Callable[[str, Any], Leaf],
+        destination: Device | None = None,
+        concerns: Callable[[str, Leaf], bool] | None = None,
+    ) -> None:
         self._change = change
+        self._concerns = concerns
         self._made: dict[int, Leaf] = {}
         self.destination = destination
 
     def leaf(self, path: str, leaf: Leaf) -> Leaf:
+        if self._concerns is not None and not self._concerns(path, leaf):
+            return leaf
         key = id(leaf)
         if key not in self._made:
             self._made[key] = self._change(path, leaf)

@@ -2,6 +2,10 @@
 
 from .attention import KeyValueCache as KeyValueCache
 from .attention import MultiHeadAttention as MultiHeadAttention
+from .batch_norm import BatchNorm as BatchNorm
+from .convolution import Conv2d as Conv2d
+from .convolution import MaxPool2d as MaxPool2d
+from .dropout import Dropout as Dropout
 from .embedding import Embedding as Embedding
 from .feed_forward import FeedForward as FeedForward
 from .feed_forward import GatedFeedForward as GatedFeedForward

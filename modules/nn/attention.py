@@ -3,6 +3,7 @@
 from typing import Any, final
 
 from engine import Buffer, Device, Seed, ShapeError, Tensor, cached_attention, ops
+from engine.decoding import check_without_history
 from engine.dtype import HALVES
 from modules.errors import ModuleError
 from modules.module import Module
@@ -27,7 +28,12 @@ class KeyValueCache(Cache):
         self.values = Buffer(axis=2)
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of new positions; gives those of all positions."""
+        """Store the keys and values of new positions; gives those of all positions.
+
+        Raises:
+            AutodiffError: they are tracked.
+        """
+        check_without_history("MultiHeadAttention", keys, values)
         self.keys.append(keys)
         self.values.append(values)
         self.length += keys.shape[2]
@@ -125,6 +131,7 @@ class MultiHeadAttention(Module):
 
         Raises:
             ShapeError: x or the mask has another shape.
+            AutodiffError: there is a cache, and a parameter or x is tracked.
         """
         if x.ndim != 3:
             raise ShapeError(f"MultiHeadAttention: x has shape {x.shape}; it must be [batch, positions, d_model]")

@@ -35,6 +35,34 @@ def positive(layer: str, name: str, value: Any) -> float:
     return float(value)
 
 
+def fraction(layer: str, name: str, value: Any, below_one: bool = False) -> float:
+    """A number from 0 to 1.
+
+    Raises:
+        ModuleError: it is none, or it is 1 and must lie below.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1 or (below_one and value == 1):
+        end = "below 1" if below_one else "1"
+        raise ModuleError(f"{layer}: {name} is {value!r}; it must be a number from 0 to {end}")
+    return float(value)
+
+
+def pair(layer: str, name: str, value: Any, least: int) -> tuple[int, int]:
+    """Two integers, for height and width, given as two or as one for both.
+
+    Raises:
+        ModuleError: they are none, or one is below `least`.
+    """
+    try:
+        both = tuple(operator.index(one) for one in (value if isinstance(value, (tuple, list)) else (value, value)))
+    except TypeError:
+        both = ()
+    if len(both) != 2 or min(both) < least:
+        raise ModuleError(f"{layer}: {name} is {value!r}; it must be one or two integers of {least} or more")
+    return both[0], both[1]
+
+
 def one_of(layer: str, name: str, value: Any, choices: tuple[str, ...]) -> Any:
     """A choice by name.
 

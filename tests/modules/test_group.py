@@ -137,6 +137,15 @@ def test_the_ids_of_a_module_are_those_it_has_now():
     assert all(group.matches(id_) for id_ in list_param_ids(module))
 
 
+def test_after_a_load_a_group_of_ids_made_before_matches_no_parameter():
+    """M90: they have the record's ids; flags and running states keep theirs, and paths go on matching."""
+    module = Block(2)
+    loaded = module.load_record(Block(2).into_record())
+
+    assert ParamGroup.ids_from_module(module).paths(loaded) == ["training", "mean"]
+    assert ParamGroup.from_predicate("linear").paths(loaded) == ["linear.weight", "linear.bias"]
+
+
 def test_a_group_tells_what_it_matches_in_a_module():
     """M92: in visit order; constants are in no group."""
     module = Stack(2, ["cpu:0"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Device, ops
-from modules import Array, EnumModule, Flag, Module, ModuleMapper, Param, RunningState, skip
+from modules import Array, EnumModule, Flag, Module, ModuleMapper, Param, ParamGroup, RunningState, skip
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
 from modules.representation import brief
 
@@ -88,6 +88,30 @@ def test_lazy_is_said_where_not_all_around_is_lazy():
     assert repr(Holder(made=Param(numbers(1)), weight=module.b.weight)) == (
         "Holder on cpu:0, 5 params: made float32 [1], weight float32 [2, 2] lazy"
     )
+
+
+def test_frozen_is_said_where_not_all_around_is_frozen():
+    """So that a group that matched nothing is noticed (M92); integers and running states never train anyway."""
+    module = Holder(a=Linear(1, 1), b=Block(1), c=[Linear(1, 1), Linear(1, 1)])
+
+    assert lines(module.freeze_group(ParamGroup.from_any_predicates(["a.", "c.0", "linear.bias"]))) == [
+        "Holder on cpu:0, 9 params",
+        "  a: Linear(d_input=1, d_output=1), frozen, 2 params: weight float32 [1, 1], bias float32 [1]",
+        "  b: Block, 3 params",
+        "    linear: Linear(d_input=1, d_output=1), 2 params: weight float32 [1, 1], bias float32 [1] frozen",
+        "    steps: int64 [2]",
+        "    training: enabled",
+        "    mean: float32 [1] running",
+        "    table: float32 [1] constant",
+        "  c.0: Linear(d_input=1, d_output=1), frozen, 2 params: weight float32 [1, 1], bias float32 [1]",
+        "  c.1: Linear(d_input=1, d_output=1), 2 params: weight float32 [1, 1], bias float32 [1]",
+    ]
+    assert lines(module.no_grad())[:2] == [
+        "Holder on cpu:0, frozen, 9 params",
+        "  a: Linear(d_input=1, d_output=1), 2 params: weight float32 [1, 1], bias float32 [1]",
+    ]
+    lazy = Holder(made=Param(numbers(1)), weight=LazyLinear(1, 1).weight).freeze_group(ParamGroup.from_path("weight"))
+    assert repr(lazy) == "Holder on cpu:0, 2 params: made float32 [1], weight float32 [1, 1] lazy frozen"
 
 
 def test_a_tied_parameter_is_counted_once_and_says_where_it_stood_before():
@@ -377,6 +401,18 @@ def test_no_leaf_is_hidden(case: tuple[Module, Any], data: st.DataObject):
     changed = module.map(Places(data.draw(st.integers(0, count.seen))))
 
     assert repr(changed) != repr(module)
+
+
+@given(any_module, st.data())
+def test_what_is_frozen_can_be_seen(case: tuple[Module, Any], data: st.DataObject):
+    """M92: whichever parameter that trains it is; and nothing is made to show it."""
+    module, runs = case
+    places = [path for path in ParamGroup.all().paths(module) if getattr(module.at(path), "trainable", False)]
+    group = ParamGroup.from_paths(data.draw(st.sets(st.sampled_from(places))) if places else [])
+    frozen = module.set_require_grad_group(group, False)
+
+    assert (repr(frozen) != repr(module)) == bool(group.paths(module))
+    assert not any(runs.values())
 
 
 @given(any_module, st.sampled_from(("cpu:0", "cpu:7")))

@@ -1,14 +1,14 @@
-"""Split models that Burn ran over several devices: refusals, devices, values, outputs, stages, moves, loads.
+"""Split models that Burn ran over several devices: refusals, devices, values, outputs, gradients, stages, moves, loads.
 
-Left to gradients: the fields `grads`, `source_grads`, `tracked`, and `e` after
-a move. `stray` was recorded only: where Burn lets a mapper move a parameter
-away, D2 refuses.
+Where `to_device` finds a value on that device already, it stays a leaf (D4),
+while Burn records a copy. `stray` was recorded only: where Burn lets a mapper
+move a parameter away, D2 refuses.
 """
 
 import gzip
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import Device, Tensor, tensor
+from engine import Device, Gradients, Tensor, ops, tensor
 from modules import Flag, Module, ModuleMapper, ModuleVisitor, Param, RunningState
 from modules.parallel import (
     DistributedLayeredModel,
@@ -127,7 +127,7 @@ def placement_of(fields: Mapping[str, Any]) -> LayerPlacement:
 
 
 class ValuesAt(ModuleVisitor):
-    """What `values_at` records of each parameter and running state, without `tracked`."""
+    """What `values_at` records of each parameter and running state."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -135,12 +135,13 @@ class ValuesAt(ModuleVisitor):
     def visit_float(self, path: str, param: Param, /) -> None:
         row = {"path": path, "id": str(int(param.id)), "init": param.is_initialized, "device": named(param.device)}
         if param.is_initialized:
-            row["e"] = param.base().is_require_grad
+            row |= {"e": param.base().is_require_grad, "tracked": param.base().is_tracked}
         self.seen.append(row)
 
     def visit_int(self, path: str, param: Param, /) -> None:
         self.visit_float(path, param)
-        self.seen[-1].pop("e", None)
+        for name in ("e", "tracked"):
+            self.seen[-1].pop(name, None)
 
 
 def values_at(module: Module) -> list[dict[str, Any]]:
@@ -149,25 +150,56 @@ def values_at(module: Module) -> list[dict[str, Any]]:
     return visitor.seen
 
 
-def recorded(values: list[dict[str, Any]], *, moved: bool = False) -> list[dict[str, Any]]:
-    """A recorded `values_at` without what waits for gradients."""
-    left_out = {"tracked", "e"} if moved else {"tracked"}
-    return [{key: value for key, value in row.items() if key not in left_out} for row in values]
+def leaves_that_stay(before: list[dict[str, Any]], to: Device) -> set[str]:
+    """Paths of the leaves that are on the device that they are moved to: they stay leaves (D4)."""
+    return {row["path"] for row in before if row.get("e") and device(row["device"]) == to}
 
 
-def without_e(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "e"} for row in values]
+def recorded(values: list[dict[str, Any]], staying: set[str]) -> list[dict[str, Any]]:
+    """A recorded `values_at`, those leaves still being leaves that Burn has copied to where they were."""
+    return [row | {"e": True} if row["path"] in staying else row for row in values]
 
 
 def check_forward(
-    module: DistributedLayeredModel[Model], given: Mapping[str, Any], expected: Mapping[str, Any]
+    module: DistributedLayeredModel[Model],
+    given: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    staying: Set[str] = frozenset(),
+    source: DistributedLayeredModel[Model] | None = None,
 ) -> None:
-    """The output and its device, bit for bit but for the sign of zero (PROGRAMS.md, hex)."""
+    """The output, its device and the gradients, bit for bit but for the sign of zero (PROGRAMS.md, hex)."""
     values = np.frombuffer(bytes.fromhex(given["values"]), "<f4").reshape(-1, 2)
     output = module(tensor(values, device=device(given["device"])))
     assert set(expected) <= {"output_device", "output", "tracked", "grads", "source_grads"}
     assert named(output.device) == expected["output_device"]
     np.testing.assert_array_equal(output.numpy().ravel(), np.frombuffer(bytes.fromhex(expected["output"]), "<f4"))
+    assert output.is_tracked == expected["tracked"]
+    assert ("source_grads" in expected) <= (source is not None)
+    if output.is_tracked:
+        gradients = ops.sum(output).backward()
+        check_gradients(module, gradients, expected["grads"], staying)
+        if source is not None:
+            check_gradients(source, gradients, expected["source_grads"], set())
+
+
+def check_gradients(module: Module, gradients: Gradients, expected: list[dict[str, Any]], staying: Set[str]) -> None:
+    """Each float's gradient, on its device; of a leaf that stayed (D4) its own, where Burn's is only the source's."""
+    assert [row["path"] for row in expected] == [
+        row["path"] for row in values_at(module) if is_float(module.at(row["path"]))
+    ]
+    for row in expected:
+        leaf = module.at(row["path"])
+        found = None if isinstance(leaf, RunningState) else leaf.grad(gradients)
+        if row["grad"] is None:
+            assert found is None or row["path"] in staying
+            continue
+        assert found is not None, row["path"]
+        assert named(found.device) == row["device"].rstrip("a")
+        np.testing.assert_array_equal(found.numpy().ravel(), np.frombuffer(bytes.fromhex(row["grad"]), "<f4"))
+
+
+def is_float(leaf: Param | RunningState) -> bool:
+    return isinstance(leaf, RunningState) or leaf.kind == "float"
 
 
 def check_refusal(names: Mapping[str, str], case: Mapping[str, Any], error: PlacementError) -> None:
@@ -198,12 +230,14 @@ def check_move(case: Mapping[str, Any], method: str, existing: bool) -> None:
         for row in values_at(wrapped):
             found = wrapped.at(row["path"])
             found.value() if isinstance(found, RunningState) else found.base()
-    moved = getattr(wrapped, method)(device(expected["to"]))
+    to = device(expected["to"])
+    staying = leaves_that_stay(values_at(wrapped), to) if method == "to_device" else set()
+    moved = getattr(wrapped, method)(to)
     assert moved.placement == placement_of(expected["placement"])
     assert [named(found) for found in moved.devices()] == expected["devices"]
-    assert without_e(values_at(moved)) == recorded(expected["values_at"], moved=True)
+    assert values_at(moved) == recorded(expected["values_at"], staying)
     assert build.initialised == expected["initialised"]
-    check_forward(moved, case["input"], expected["forward"])
+    check_forward(moved, case["input"], expected["forward"], staying, wrapped if existing else None)
 
 
 def check_stages(case: Mapping[str, Any], wrapped: DistributedLayeredModel[Model]) -> None:
@@ -255,7 +289,7 @@ def check_split(names: Mapping[str, str], case: Mapping[str, Any]) -> None:
     assert [named(found) for found in wrapped.collect_devices(given)] == case["collect_devices"]["result"]
     assert [named(found) for found in wrapped.devices()] == case["devices"]
     assert wrapped.num_params() == case["num_params"]
-    assert values_at(wrapped) == recorded(case["values_at"])
+    assert values_at(wrapped) == case["values_at"]
     same = {"valid": wrapped.valid().placement == placement, "train": wrapped.train().placement == placement}
     assert same == case["same_placement_after"]
     check_stages(case, wrapped)
@@ -276,7 +310,7 @@ def check_load(case: Mapping[str, Any]) -> None:
     loaded = DistributedLayeredModel(Model(case["model"], build), placement).load_record(record)
     assert build.initialised == expected["initialised"]
     assert (loaded.placement == placement) == expected["placement_kept"]
-    assert values_at(loaded) == recorded(expected["values_at"])
+    assert values_at(loaded) == expected["values_at"]
 
 
 def test_every_split_model_does_what_burn_recorded() -> None:

@@ -1,16 +1,15 @@
 """The generators of placements and memories: what they draw is not vacuous, and valid."""
 
-from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from engine import Device
 from modules.parallel import LayerPlacement
+from tests.independent_draws import drawn, share
 from tests.parallel import by_memory_oracle as oracle
 from tests.parallel.strategies import (
     MOST_HIDDEN,
@@ -30,27 +29,10 @@ from tests.parallel.strategies import (
     tight_problems,
 )
 
-DRAWS = 500
-
-
 def shares(strategy: SearchStrategy[Any], **facts: Callable[[Any], bool]) -> dict[str, float]:
     """The share of draws for which each fact is true."""
-    seen: Counter[str] = Counter()
-
-    @settings(
-        max_examples=DRAWS,
-        derandomize=True,  # a share is near its bound or it is not: the same draws each time
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],  # counting ties is brute force
-    )
-    @given(strategy)
-    def draw(value: Any) -> None:
-        seen["draws"] += 1
-        seen.update(name for name, fact in facts.items() if fact(value))
-
-    draw()
-    return {name: seen[name] / seen["draws"] for name in facts}
+    found = drawn(strategy)
+    return {name: share(found, fact) for name, fact in facts.items()}
 
 
 def layers(placement: LayerPlacement) -> list[Device]:
