@@ -57,6 +57,6 @@ def as_dtype(spec: Any) -> DType:
     return dtype
 
 
-def kind_of(dtype: DType) -> Kind:
-    """``"float"``, ``"int"`` or ``"bool"``."""
-    return _KINDS[dtype]
+def kind_of(dtype: Any) -> Kind:
+    """``"float"``, ``"int"`` or ``"bool"``; the scheme of a quantized tensor counts as float (R17)."""
+    return _KINDS[dtype] if isinstance(dtype, np.dtype) else "float"

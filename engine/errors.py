@@ -23,3 +23,7 @@ class DTypeError(EngineError, TypeError):
 
 class AutodiffError(EngineError, RuntimeError):
     """A gradient was asked of a value that cannot have one."""
+
+
+class QuantizationError(EngineError, ValueError):
+    """Numbers that a quantized tensor cannot hold: NaN, infinities, or scales that are not positive and finite."""

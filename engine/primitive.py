@@ -10,7 +10,9 @@ dtypes that it does not combine before any array is touched.
 Every operand is *dense*: its array fills its memory without gaps, in some
 order of the axes. A copy between devices can therefore keep the memory order,
 and with it every bit of what is computed next (D5, P40). The operations that
-could leave gaps (slices, broadcasts) copy.
+could leave gaps (slices, broadcasts) copy. The array of a *quantized* operand
+is a `Quantized`, whose dtype is its scheme and no NumPy dtype; it is
+dequantized when it is used, unless the primitive knows better.
 
 A primitive that can be differentiated has a *vector-Jacobian product* beside
 its array function. When an operand is tracked, it is recorded: the product
@@ -19,7 +21,7 @@ result into that of the operand, and keeps just the arrays that it will read.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -38,6 +40,8 @@ _new: Final = object.__new__
 
 Pull: TypeAlias = Callable[[Array], Array]
 """From the gradient of a result the gradient of one operand, or of what that was broadcast to."""
+
+OperandT = TypeVar("OperandT", bound="Operand")
 
 JointPull: TypeAlias = Callable[[Array, tuple[bool, ...]], Sequence[Array | None]]
 """From the gradient of a result those of all operands; the flags say which are asked for, the others may be None."""
@@ -64,10 +68,9 @@ class Operand:
         return made
 
     def _host(self) -> np.ndarray[Any, Any]:
-        """Its array in host memory; from a GPU a copy, for which this waits."""
-        if self._device.kind == "cpu":
-            return self._data
-        return self._device.backend.download(self._data, self._device.index)
+        """Its numbers in host memory; from a GPU a copy, for which this waits."""
+        data = dequantized(self)._data
+        return data if self._device.kind == "cpu" else self._device.backend.download(data, self._device.index)
 
 
 class Primitive:
@@ -84,9 +87,11 @@ class Primitive:
             recorded. It gives a tuple of a `Pull` per operand (None where an operand has no gradient), or one
             `JointPull` where the operands' gradients share work. float16 and bfloat16 reach it, and its pull-backs,
             as float32. None: the result is never tracked.
+        quantized: ``quantized(*arrays)`` of arrays among which there are quantized ones: a `forward` for them, or
+            None where they are to be dequantized, as they all are without it (Q35).
     """
 
-    __slots__ = ("direct", "forward", "mixed", "name", "scalars", "takes", "vjp")
+    __slots__ = ("direct", "forward", "mixed", "name", "quantized", "scalars", "takes", "vjp")
 
     def __init__(
         self,
@@ -98,6 +103,7 @@ class Primitive:
         wide: bool = False,
         scalars: bool = False,
         vjp: Callable[..., tuple[Pull | None, ...] | JointPull] | None = None,
+        quantized: Callable[..., Callable[..., Array] | None] | None = None,
     ) -> None:
         self.name: Final = name
         self.forward: Final = forward
@@ -106,6 +112,7 @@ class Primitive:
         self.mixed: Final = mixed
         self.scalars: Final = scalars
         self.vjp: Final = vjp
+        self.quantized: Final = quantized
 
     def __call__(self, *operands: Any, **settings: Any) -> Any:
         """The result, on the operands' device; autodiff when one of them is (M72), recorded when one is tracked.
@@ -133,8 +140,8 @@ class Primitive:
                 else:
                     if operand._device is not device:
                         device = self._common_device(operands)
-                    if array.dtype is not dtype and not self.mixed:
-                        check_alike(self.name, *operands)
+                    if array.dtype is not dtype:
+                        dtype = self._dtype_of_unlike(operands, dtype)
                 arrays.append(array)
             elif self.scalars and isinstance(operand, np.generic):
                 arrays.append(operand)
@@ -142,11 +149,13 @@ class Primitive:
                 raise not_a_tensor(self.name, operand)
         if like is None or device is None:
             raise TypeError(f"{self.name}: no operand is a Tensor; make one with tensor(…, device=…)")
-        forward = self.forward if dtype in self.direct else self._indirect(dtype)
+        forward = self.forward if dtype in self.direct else self._indirect(dtype, arrays)
+        if forward is None:
+            return self(*all_dequantized(operands), **settings)
         try:
             if device.kind == "cpu":
                 data = forward(np, *arrays, **settings) if settings else forward(np, *arrays)
-                if data.__class__ is not np.ndarray:
+                if data.__class__ is not np.ndarray and not is_scheme(data.dtype):
                     data = np.asarray(data)
                 data.setflags(False)  # pyright: ignore[reportCallIssue] by position: a keyword costs as much again
             else:
@@ -217,12 +226,14 @@ class Primitive:
         with device:
             return _chosen(vjp(device.xp, y, *arrays, **settings), needs)
 
-    def _indirect(self, dtype: DType | None) -> Callable[..., Array]:
-        """`forward` for a dtype that it is not called with as it is.
+    def _indirect(self, dtype: Any, arrays: list[Array]) -> Callable[..., Array] | None:
+        """`forward` for a dtype that it is not called with as it is; None for arrays that must be dequantized first.
 
         Raises:
             DTypeError: it does not take the dtype.
         """
+        if is_scheme(dtype):
+            return None if self.quantized is None else self.quantized(*arrays)
         if dtype not in self.takes:
             way = "use // or cast to a float dtype" if self.name == "divide" else "cast it first"
             raise DTypeError(f"{self.name}: takes {_CALLED[self.takes]}, not a tensor of dtype {dtype}; {way}")
@@ -232,6 +243,17 @@ class Primitive:
             return data.astype(dtype) if data.dtype == FLOAT32 else data
 
         return widely
+
+    def _dtype_of_unlike(self, operands: Sequence[Any], dtype: Any) -> Any:
+        """The dtype by which operands of several go on: the scheme of a quantized one, else that of the first.
+
+        Raises:
+            DTypeError: dense operands differ in dtype, and may not.
+        """
+        if not self.mixed:
+            check_alike(self.name, *operands)
+        dtypes = (operand._data.dtype for operand in operands if isinstance(operand, Operand))
+        return next(filter(is_scheme, dtypes), dtype)
 
     def _common_device(self, operands: Sequence[Any]) -> Device:
         """The device of all operands, with the autodiff flag if one has it."""
@@ -287,13 +309,14 @@ def checked_operand(name: str, value: Any) -> Operand:
 
 
 def check_alike(name: str, *operands: Any) -> None:
-    """Refuse operands of two dtypes; scalars among them are let pass.
+    """Refuse operands of two dtypes; scalars and quantized tensors among them are let pass.
 
     Raises:
         TypeError: an operand is no Tensor.
         DTypeError: two dtypes.
     """
-    dtypes = [checked_operand(name, value)._data.dtype for value in operands if not isinstance(value, np.generic)]
+    found = (checked_operand(name, value)._data.dtype for value in operands if not isinstance(value, np.generic))
+    dtypes = [dtype for dtype in found if not is_scheme(dtype)]
     if any(dtype != dtypes[0] for dtype in dtypes):
         raise DTypeError(
             f"{name}: operands have dtypes {' and '.join(map(str, dtypes))}; nothing is promoted silently, so cast one"
@@ -318,6 +341,8 @@ def scalar(name: str, value: Any, like: Any) -> np.generic:
             value = value.item()
         if not isinstance(value, (int, float)):
             raise not_a_tensor(name, value)
+    if is_scheme(dtype):
+        dtype = FLOAT32  # to which it is dequantized
     is_float = dtype is FLOAT32 or dtype in FLOATS
     if not is_float and (isinstance(value, float) or (dtype in BOOLEANS and not isinstance(value, bool))):
         raise DTypeError(f"{name}: scalar {value!r} beside a tensor of dtype {dtype}; cast the tensor first")
@@ -325,6 +350,27 @@ def scalar(name: str, value: Any, like: Any) -> np.generic:
         return dtype.type(float(value) if is_float else value)
     except OverflowError:
         raise DTypeError(f"{name}: {value!r} does not fit dtype {dtype} of the tensor beside it") from None
+
+
+def is_scheme(dtype: Any) -> bool:
+    """Whether it is the dtype of a quantized array, whose numbers must be computed before they are used."""
+    return not isinstance(dtype, np.dtype)
+
+
+def dequantized(operand: OperandT, dtype: DType = FLOAT32) -> OperandT:
+    """The numbers of a quantized operand in a float dtype, untracked; a dense operand as it is (Q29, Q35)."""
+    data, device = operand._data, operand._device
+    if not is_scheme(data.dtype):
+        return operand
+    with device:
+        return operand._make(data.dequantized(device.xp, dtype), device)
+
+
+def all_dequantized(operands: Sequence[Any]) -> list[Any]:
+    """Operands without quantized ones: in the float dtype of a dense one beside them, or float32 (Q35)."""
+    given = [operand for operand in operands if isinstance(operand, Operand)]
+    beside = next((operand._data.dtype for operand in given if operand._data.dtype in FLOATS), FLOAT32)
+    return [dequantized(operand, beside) if isinstance(operand, Operand) else operand for operand in operands]
 
 
 def not_a_tensor(name: str, value: object) -> TypeError:

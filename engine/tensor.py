@@ -6,7 +6,7 @@ and nothing is promoted silently. The functions are in `engine.ops`; a Tensor
 has operators and the few methods that read well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +18,9 @@ from .dtype import BFLOAT16, FLOATS, INTS, DType, as_dtype
 from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
 from .gradients import Gradients, backward
 from .graph import Leaf
-from .primitive import Operand, dense
+from .primitive import Operand, dense, is_scheme
+from .quantization.operations import array_of_bytes, bytes_of
+from .quantization.scheme import QuantScheme
 
 
 @final
@@ -71,6 +73,25 @@ class Tensor(Operand):
         with place:
             return cls._make(dense(np, array.view(dtype, np.ndarray)), place)
 
+    @classmethod
+    def from_quantized(
+        cls, data: NDArray[np.uint8], shape: Sequence[int], scheme: QuantScheme, device: Device | str
+    ) -> "Tensor":
+        """A quantized tensor of the bytes that `tobytes` gives for such a one (Q41), copied.
+
+        Args:
+            data: the bytes, one-dimensional.
+            shape: the logical shape.
+            scheme: what the bytes are of.
+
+        Raises:
+            DTypeError: nothing can be computed with the scheme (Q6, Q7).
+            ShapeError: another number of bytes, or a shape that the scheme is not for (Q44).
+            QuantizationError: a scale is not positive and finite (Q47).
+        """
+        place = Device(device)
+        return cls._make(array_of_bytes(data, shape, scheme, place), place)
+
     # What it is
 
     @property
@@ -80,7 +101,7 @@ class Tensor(Operand):
 
     @property
     def dtype(self) -> DType:
-        """Element type, a NumPy dtype."""
+        """Element type, a NumPy dtype; of a quantized tensor its `QuantScheme` (Q34)."""
         return self._data.dtype
 
     @property
@@ -100,13 +121,13 @@ class Tensor(Operand):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of its elements; of a quantized tensor those of its values and scales in memory."""
         return self._data.nbytes
 
     @property
     def is_quantized(self) -> bool:
         """Whether it stores integers and scales in place of its elements."""
-        return False
+        return is_scheme(self._data.dtype)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -120,7 +141,10 @@ class Tensor(Operand):
 
         Raises:
             DeviceError: it is on another kind of device.
+            DTypeError: it is quantized, and so has no array of its numbers.
         """
+        if self.is_quantized:
+            raise DTypeError(f"numpy: the tensor is quantized, {self.dtype}; dequantize() it first")
         if self._device.kind != "cpu":
             raise DeviceError(f"numpy: the tensor is on {self._device}; bring it to a CPU device first, with to_device")
         data = self._data
@@ -131,7 +155,9 @@ class Tensor(Operand):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def tobytes(self) -> bytes:
-        """Its elements as little-endian bytes, row-major, from any device."""
+        """Its elements as little-endian bytes, row-major, from any device; of a quantized tensor Q41's bytes."""
+        if self.is_quantized:
+            return bytes_of(self)
         host = self._host()
         return host.astype(host.dtype.newbyteorder("<"), copy=False).tobytes()
 
@@ -183,7 +209,7 @@ class Tensor(Operand):
         return isinstance(self._node, Leaf)
 
     def require_grad(self) -> "Tensor":
-        """This value as a leaf that retains its gradient (M70).
+        """This value as a leaf that retains its gradient; a quantized one as it is (M70).
 
         Raises:
             AutodiffError: its device has no autodiff, it is no float tensor, or an operation made it.
@@ -197,11 +223,13 @@ class Tensor(Operand):
     def set_require_grad(self, require: bool) -> "Tensor":
         """This value as a new leaf that retains its gradient, or as an untracked one.
 
-        On a device without autodiff it gives the tensor itself (M70).
+        On a device without autodiff it gives the tensor itself, and so does a quantized one (M60, M70).
 
         Raises:
             AutodiffError: `require`, and it is no float tensor, or an operation made it.
         """
+        if self.is_quantized:
+            return self
         if require and self.dtype not in FLOATS:
             raise AutodiffError(f"require_grad: a tensor of dtype {self.dtype} has no gradient")
         if not self._device.is_autodiff or require == self.is_require_grad == self.is_tracked:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from .backend import Array, Route
 from .device import Device
 from .graph import Step
-from .primitive import Operand
+from .primitive import Operand, is_scheme
 
 T = TypeVar("T", bound=Operand)
 
@@ -116,7 +116,7 @@ def copy(tensors: Iterable[T], device: Device | str) -> list[T]:
             waiting.setdefault(tensor._device.inner(), {})[id(tensor)] = tensor
     arrived: dict[int, T] = {}
     for source, batch in waiting.items():
-        arrays, route = _copy_arrays([tensor._data for tensor in batch.values()], source, destination)
+        arrays, route = _copied([tensor._data for tensor in batch.values()], source, destination)
         way = (source, destination.inner(), route)
         for opened in _open.logs:
             opened._add(way, len(arrays), sum(array.nbytes for array in arrays))
@@ -130,6 +130,17 @@ def copy(tensors: Iterable[T], device: Device | str) -> list[T]:
 def _back_to(source: Device) -> Callable[[Operand], list[Operand]]:
     """The pull-back of a copy from `source`."""
     return lambda gradient: copy([gradient], source)
+
+
+def _copied(data: Sequence[Array], source: Device, destination: Device) -> tuple[list[Array], Route]:
+    """Copies of arrays, of quantized ones with all their parts (Q34)."""
+    parts = [array.parts if is_scheme(array.dtype) else (array,) for array in data]
+    copies, route = _copy_arrays([part for several in parts for part in several], source, destination)
+    made, arrived = [], iter(copies)
+    for array, several in zip(data, parts, strict=True):
+        copied = [next(arrived) for _ in several]
+        made.append(array.of_parts(copied) if is_scheme(array.dtype) else copied[0])
+    return made, route
 
 
 def _copy_arrays(arrays: Sequence[Array], source: Device, destination: Device) -> tuple[list[Array], Route]:
