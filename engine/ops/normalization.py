@@ -42,27 +42,33 @@ def _centred(xp: Any, x: Array, epsilon: float) -> tuple[Array, Array]:
 
 def _layer_norm_vjp(xp: Any, y: Array, x: Array, gamma: Array, *beta: Array, epsilon: float) -> JointPull:
     def pull(g: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-        if not any(needs[:2]):
+        of_x, of_gamma = needs[:2]
+        if not (of_x or of_gamma):
             return None, None, g
-        normal, root = _centred(xp, x, epsilon)
-        to_gamma = g * normal if needs[1] else None
+        rows = as_rows(g)
+        normal, root = _centred(xp, as_rows(x), epsilon)
+        to_gamma = _sum_of_products(xp, rows, normal, 0) if of_gamma else None
         to_x = None
-        if needs[0]:
-            count = x.shape[-1] or 1
-            to_x = g * gamma
-            to_x -= to_x.sum(axis=-1, keepdims=True) / count
-            to_x = _across(to_x, normal, root)
+        if of_x:
+            to_x = rows * gamma
+            to_x -= to_x.sum(axis=-1, keepdims=True) / (x.shape[-1] or 1)
+            to_x = _across(xp, to_x, normal, root).reshape(x.shape)
         return to_x, to_gamma, *(g for _ in beta)
 
     return pull
 
 
-def _across(g: Array, normal: Array, root: Array) -> Array:
-    """The gradient of what was divided by its own root mean square, to give `normal`; it overwrites both."""
-    normal *= (g * normal).sum(axis=-1, keepdims=True) / (g.shape[-1] or 1)
+def _across(xp: Any, g: Array, normal: Array, root: Array) -> Array:
+    """The gradient of rows that were divided by their root mean squares, to give `normal`; it overwrites both."""
+    normal *= _sum_of_products(xp, g, normal, 1)[:, None] / (g.shape[-1] or 1)
     g -= normal
     g /= root
     return g
+
+
+def _sum_of_products(xp: Any, a: Array, b: Array, axis: int) -> Array:
+    """(a · b).sum(axis) of matrices without the memory for all products, whose fresh pages cost most of the time."""
+    return xp.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", a, b)
 
 
 def _rms_norm_array(xp: Any, x: Array, gamma: Array, epsilon: float) -> Array:
@@ -85,8 +91,8 @@ def _rms_norm_vjp(xp: Any, y: Array, x: Array, gamma: Array, epsilon: float) -> 
         rows, g = as_rows(x), as_rows(g)
         root = _root_mean_square(xp, rows, epsilon)
         normal = rows / root
-        to_gamma = g * normal if needs[1] else None
-        return _across(g * gamma, normal, root).reshape(x.shape) if needs[0] else None, to_gamma
+        to_gamma = _sum_of_products(xp, g, normal, 0) if needs[1] else None
+        return _across(xp, g * gamma, normal, root).reshape(x.shape) if needs[0] else None, to_gamma
 
     return pull
 

@@ -135,7 +135,8 @@ def test_cross_entropy_of_certain_examples_has_whole_slopes():
     """Far apart logits: 0 where it is right, ±1 where it is wrong; divided by the number of examples in a mean."""
     logits, targets = [[1000.0, 0.0, -1000.0], [1000.0, 0.0, -1000.0]], tensor([0, 2], device="cpu:0")
     slopes = np.array([[0, 0, 0], [1, 0, -1]])
-    for reduction, weight in {"sum": 1, "mean": 0.5, "none": 1}.items():
+    weights: dict[Any, float] = {"sum": 1, "mean": 0.5, "none": 1}
+    for reduction, weight in weights.items():
         call: Any = partial(ops.cross_entropy, targets=targets, reduction=reduction)
         np.testing.assert_array_equal(gradients(call, logits), [slopes * weight])
 

@@ -155,7 +155,7 @@ def test_gradients_of_weights_lie_in_memory_as_the_weights_do(order):
 SELVES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = {
     "linear": (ops.linear, (24, 100), (100, 100)),
     "matmul": (ops.matmul, (2, 24, 100), (2, 100, 100)),
-    "conv2d": (ops.conv2d, (100, 24, 1, 1), (24, 24, 1, 1)),
+    "conv2d": (ops.conv2d, (24, 100, 1, 1), (100, 100, 1, 1)),
     "attention": (lambda v, q: ops.attention(q, q, v), (1, 24, 100), (1, 24, 4)),
 }
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import DeviceMismatchError, DTypeError, ShapeError, ops, tensor
+from engine import AutodiffError, DeviceMismatchError, DTypeError, ShapeError, ops, tensor
 from modules import ModuleError
 from modules.nn import KeyValueCache, MultiHeadAttention, RotaryPositions
 from tests.nn import oracles
@@ -187,3 +187,17 @@ def test_a_padded_row_of_nothing_but_padding_gives_the_bias_alone():
     y = layer(values((1, 2, 4)), tensor([[False, False]], device=CPU))
     expected = ops.broadcast_to(layer.output.bias.val(), (1, 2, 4))
     np.testing.assert_allclose(y.numpy(), expected.numpy(), atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_layer_in_training_decodes_only_as_valid(dtype):
+    """A cache holds no history: with tracked parameters gradients would be lost, so that is refused, in every dtype."""
+    layer = MultiHeadAttention(8, 2, causal=True, device=f"{CPU}+autodiff", dtype=dtype, seed=1)
+    x = values((1, 3, 8), dtype=dtype)
+    cache = layer.new_cache()
+    with pytest.raises(AutodiffError, match=r"valid\(\)"):
+        layer(x, cache=cache)
+    assert (cache.length, cache.keys.length, cache.values.length) == (0, 0, 0)
+    assert layer(x).is_tracked
+    np.testing.assert_allclose(oracles.wide(layer.valid()(x, cache=cache)), oracles.wide(layer(x)), atol=2e-3)
+    assert cache.length == 3
