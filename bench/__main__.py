@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--beside",
         type=Path,
         metavar="PYTHON",
-        help="interpreter of an environment with torch or llama_cpp, for generate to measure; by default this one",
+        help="interpreter of an environment with torch or llama_cpp, for generate and train; by default this one",
     )
     return parser
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from . import forward, generate, modules, records
+from . import forward, generate, modules, records, train
 from .report import Row
 from .settings import Settings
 
@@ -27,4 +27,5 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "generate": generate,
     "modules": modules,
     "records": records,
+    "train": train,
 }

@@ -125,18 +125,18 @@ def placement_table(model: DistributedLayeredModel[Any]) -> Any:
         table.add_column(heading, justify="right", overflow="fold")
     found = rows(model)
     for row in found:
-        table.add_row(row.stage, str(row.device), row.layers, f"{row.num_params:,}", f"{row.nbytes:,}")
+        table.add_row(row.stage, str(row.device.inner()), row.layers, f"{row.num_params:,}", f"{row.nbytes:,}")
     table.add_section()
     table.add_row("all", "", "", f"{sum(r.num_params for r in found):,}", f"{sum(r.nbytes for r in found):,}")
     return table
 
 
 def placement_json(placement: LayerPlacement) -> dict[str, Any]:
-    """A placement as JSON has it: device names of the input layer, each hidden layer, and the output layer."""
+    """A placement as JSON has it: where the input layer, each hidden layer and the output layer are; no autodiff."""
     return {
-        "input": str(placement.input),
-        "hidden": [str(device) for device in placement.hidden],
-        "output": str(placement.output),
+        "input": str(placement.input.inner()),
+        "hidden": [str(device.inner()) for device in placement.hidden],
+        "output": str(placement.output.inner()),
     }
 
 

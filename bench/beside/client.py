@@ -44,12 +44,12 @@ def is_python(program: Path) -> bool:
 
 @final
 class Beside:
-    """An implementation of a language model in a process of its own, which ends with the ``with``.
+    """Another implementation in a process of its own, which ends with the ``with``.
 
     Args:
         python: the interpreter that runs it.
-        script: the file in this folder, ``with_torch`` or ``with_llama_cpp``.
-        file: a GGUF file of float32 tensors.
+        script: the file in this folder: ``with_torch`` or ``with_llama_cpp``, language models; ``train_with_torch``.
+        file: what the script works with: a GGUF file of float32 tensors, or `bench.train`'s.
         threads: how many it computes with.
 
     Raises:
@@ -83,8 +83,8 @@ class Beside:
             raise BesideError(f"{self._what}: {found['error']}")
         return found
 
-    def ask(self, do: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
-        """What it answers to a request; `serve` lists them.
+    def ask(self, do: str, ids: Sequence[int] = (), **more: Any) -> dict[str, Any]:
+        """What it answers to a request; `serve` lists those of language models, the other script its own.
 
         Raises:
             BesideError: it failed.
@@ -98,7 +98,7 @@ class Beside:
             raise BesideError(f"{self._what} ended: {error}") from error
         return self._answer()
 
-    def reading(self, do: str, ids: Sequence[int], *, per: int = 1, **more: Any) -> Reading:
+    def reading(self, do: str, ids: Sequence[int] = (), *, per: int = 1, **more: Any) -> Reading:
         """A reading of the seconds that it says a request took, divided by `per`; before and after, all rest."""
 
         def read() -> float:

@@ -1,6 +1,6 @@
-"""The loop of a script that runs a language model for `client`: a line of JSON in, a line of JSON out.
+"""The loop of a script that works for `client`: a line of JSON in, a line of JSON out.
 
-The first line out says ``version``, or ``error``. Then ``{"do": …}`` asks:
+The first line out says ``version``, or ``error``. Then ``{"do": …}`` asks; a language model:
 
 ``continue`` of ``ids``, ``tokens``: the ``ids`` that follow greedily, and the ``logits`` of the last position given.
 ``decode`` of ``ids``, ``tokens``: the ``seconds`` that so many tokens after ``ids`` take, one by one, greedily.
@@ -52,11 +52,13 @@ def answer(model: LanguageModel, request: dict[str, Any]) -> dict[str, Any]:
     return {"ids": following, "logits": logits}
 
 
-def serve(load: Callable[[str, int], LanguageModel]) -> None:
+def serve(load: Callable[[str, int], Any], answer: Callable[[Any, dict[str, Any]], dict[str, Any]] = answer) -> None:
     """Answer until the input ends.
 
     Args:
-        load: makes the model of a GGUF file, which uses so many threads; both are the script's arguments.
+        load: makes the model of a file, which uses so many threads; both are the script's arguments. It has a
+            ``version``.
+        answer: what the model answers to a request; by default as a language model does.
     """
     file, threads = sys.argv[1:]
     try:

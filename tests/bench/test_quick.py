@@ -13,6 +13,7 @@ EXPECTED = {
     "generate": ("decoding on one device", "decoding split over two devices", "memory of the demo at its peak"),
     "modules": ("visiting 100 parameters", "mapping 100 parameters to themselves"),
     "records": ("loading into a Module, used once", "saving, with digests", "memory that loading takes at its peak"),
+    "train": ("step split in two, 16 wide", "an operation, recorded", "an operation, pulled back"),
 }
 
 
