@@ -78,7 +78,7 @@ def quantize_like(x: "Tensor", like: "Tensor") -> "Tensor":
     form.scheme.check_shape(form.shape)
     with device:
         check_finite(device.xp, data)
-        return x._make(with_scales(device.xp, data, form, finite=True), device)
+        return x._make(with_scales(device.xp, data, form.scheme, form.scales, form.factor, finite=True), device)
 
 
 def dequantize(x: "Tensor", dtype: Any = FLOAT32) -> "Tensor":

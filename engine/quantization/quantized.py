@@ -106,11 +106,6 @@ class Quantized:
             scales = scales[ids // down]
         return Quantized(scheme, self.values[ids], scales, self.factor)
 
-    def effective(self, xp: Any) -> Array:
-        """The scales as values are multiplied with them: times the global one, rounded to float32 (Q20)."""
-        with quiet():
-            return self.scales if self.factor is None else self.scales * self.factor
-
     def dequantized(self, xp: Any, dtype: DType = FLOAT32, out: Array | None = None) -> Array:
         """The numbers that it stands for, scale * value in float32, then rounded to a float dtype (Q29).
 
@@ -120,7 +115,7 @@ class Quantized:
         axes = memory_axes(self.values)
         values = xp.asarray(self.values.transpose(axes), order="C")
         logical = self.scheme.extents(self.shape)
-        extents, scales = tuple(logical[axis] for axis in axes), self.effective(xp)
+        extents, scales = tuple(logical[axis] for axis in axes), _effective(self.scales, self.factor)
         if self.scheme.block is not None:
             scales = scales.transpose(axes)
             if any(length % extent for length, extent in zip(values.shape, extents, strict=True)):
@@ -152,7 +147,7 @@ def quantized(
     axes = memory_axes(x)
     blocks, lying = _seen(x, scheme, axes)
     found = magnitudes(xp, lying, blocks, calibration)
-    finite = bool(xp.isfinite(found).all())
+    finite = xp.isfinite(found).all().item()  # which waits for a GPU, as a refusal must
     if not finite and not allow_nonfinite:
         check_finite(xp, x)
     scales, factor = from_magnitudes(xp, found, scheme)
@@ -161,24 +156,29 @@ def quantized(
     else:
         grid = scheme.grid(x.shape)
         scales = scales.reshape([grid[axis] for axis in axes]).transpose(inverse(axes))
-    return with_scales(xp, x, Quantized(scheme, x, scales, factor), finite=finite)
+    return with_scales(xp, x, scheme, scales, factor, finite=finite)
 
 
-def with_scales(xp: Any, x: Array, like: Quantized, *, finite: bool) -> Quantized:
-    """The nearest values of floats with the scheme and the scales of `like`, in their memory order.
+def with_scales(
+    xp: Any, x: Array, scheme: QuantScheme, scales: Array, factor: Array | None, *, finite: bool
+) -> Quantized:
+    """The nearest values of floats with scales that are given, in their memory order.
 
     Args:
-        x: a dense array of floats, of the shape of `like`.
+        x: a dense array of floats.
+        scheme: one whose blocks divide the shape.
+        scales: float32, of the shape of the scheme's grid.
+        factor: the global scale of a two-level scheme, or None.
         finite: whether all of x is.
     """
-    axes, scales = memory_axes(x), like.effective(xp)
-    blocks, lying = _seen(x, like.scheme, axes)
-    clean = finite and bool((scales > 0).all())
-    if like.scheme.block is not None:
-        scales = scales.transpose(axes)
-    values = to_values(xp, lying, scales.reshape(blocks.grid), blocks, like.scheme.value, clean=clean)
+    axes, steps = memory_axes(x), _effective(scales, factor)
+    blocks, lying = _seen(x, scheme, axes)
+    clean = finite and (steps > 0).all().item()
+    if scheme.block is not None:
+        steps = steps.transpose(axes)
+    values = to_values(xp, lying, steps.reshape(blocks.grid), blocks, scheme.value, clean=clean)
     values = values.reshape([x.shape[axis] for axis in axes]).transpose(inverse(axes))
-    return Quantized(like.scheme, values, like.scales, like.factor)
+    return Quantized(scheme, values, scales, factor)
 
 
 def check_finite(xp: Any, x: Array) -> None:
@@ -194,6 +194,12 @@ def check_finite(xp: Any, x: Array) -> None:
             f"quantize: {count} of {x.size} elements of shape {x.shape} are NaN or infinite in float32; "
             "remove them, or pass allow_nonfinite=True"
         )
+
+
+def _effective(scales: Array, factor: Array | None) -> Array:
+    """The scales as values are multiplied with them: times the global one, rounded to float32 (Q20)."""
+    with quiet():
+        return scales if factor is None else scales * factor
 
 
 def _seen(x: Array, scheme: QuantScheme, axes: Sequence[int]) -> tuple[Blocks, Array]:

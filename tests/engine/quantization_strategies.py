@@ -47,11 +47,14 @@ def shapes(draw, scheme: QuantScheme):
 def numbers(draw, shape: tuple[int, ...], scheme: QuantScheme, zeros: bool = True):
     """Float32 numbers: k · s, (k + 1/2) · s and their neighbours for a scale s, of any magnitude, zeros among them.
 
-    Without zeros the first element of each block is the largest magnitude that
-    the scale s is found from, so that ties are met.
+    The first element of a block may be the largest magnitude that the scale s,
+    or s times a power of two, is found from, so that ties are met, and block
+    scales beside a global one are exact. Without zeros it is that of s, and
+    everything is in the normal range.
     """
     high = scheme.value.high
-    step = np.float32(draw(st.sampled_from([1, 3, 5, 7])) * 2.0 ** draw(st.integers(-30, 30)))
+    exponents = st.one_of(st.integers(-30, 30), st.integers(-145, -120)) if zeros else st.integers(-30, 30)
+    step = np.float32(draw(st.sampled_from([1, 3, 5, 7])) * 2.0 ** draw(exponents))
     halves = draw(hnp.arrays(np.int64, shape, elements=st.integers(-2 * min(high, 200), 2 * min(high, 200))))
     beside = draw(hnp.arrays(np.int64, shape, elements=st.sampled_from([0, 0, 0, 1, -1])))
     x = np.asarray(halves.astype(np.float32) * (step / 2), np.float32)
@@ -60,8 +63,11 @@ def numbers(draw, shape: tuple[int, ...], scheme: QuantScheme, zeros: bool = Tru
     x = np.asarray(x, np.float32).reshape(shape)
     extents = scheme.extents(shape)
     firsts = tuple(slice(None, None, max(1, extent)) for extent in extents)
-    if draw(st.booleans()) or not zeros:
+    if not zeros:
         x[firsts] = np.float32(step * high)
+    elif draw(st.booleans()):
+        powers = draw(hnp.arrays(np.int64, x[firsts].shape, elements=st.integers(-3, 0)))
+        x[firsts] = np.float32(step * high) * np.exp2(powers).astype(np.float32)
     elif draw(st.booleans()) and x.size:
         x[tuple(slice(extent) for extent in extents)] = 0
     return x

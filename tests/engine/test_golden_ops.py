@@ -26,7 +26,7 @@ Outputs = dict[str, Tensor]
 LATER: Final = {
     "optimizers": "read with the optimizers",
     "training": "a training run, read with the optimizers",
-    "quant_int8_block": "quantization comes later",
+    "quant_int8_block": "it is in test_quantization_golden.py",
 }
 ULPS: Final = 16  # roundings of the largest output that a result may be off, over PyTorch's own error
 

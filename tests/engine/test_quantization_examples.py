@@ -105,6 +105,15 @@ EXAMPLES = [  # input, scheme, integers or codes, scales, global scale, dequanti
     ("tiny", [1e-40, -2e-40, 0], scheme("Q8S"), [63, -127, 0], [1.575e-42], None, None),
     ("saturated", [1e6, -5e5, 1, 0], scheme("Q8S", "UE4M3"), [127, -127, 0, 0], [448], None, None),
     ("division", [46, 23], scheme("Q4S"), [7, 4], [6.5714288], None, None),
+    (
+        "division by the global scale",  # times its reciprocal, the second scale would be rounded up to 240
+        [6, 0, 3, 0],
+        scheme("Q4S", "F32", [2], "UE4M3"),
+        [7, 0, 7, 0],
+        [448, 224],
+        0.0019132653,
+        None,
+    ),
     ("zeros", [0, 0, 0, 0], scheme("Q8S"), [0, 0, 0, 0], [1.17549435e-38], None, [0, 0, 0, 0]),
     ("zeros F16", [0, 0, 0, 0], scheme("Q8S", "F16"), [0, 0, 0, 0], [5.9604645e-08], None, [0, 0, 0, 0]),
     ("zeros UE8M0", [0, 0, 0, 0], scheme("Q8S", "UE8M0"), [0, 0, 0, 0], [5.877472e-39], None, [0, 0, 0, 0]),

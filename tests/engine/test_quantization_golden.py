@@ -2,7 +2,8 @@
 
 Where the rules depart from Burn, the departure is asserted: what Burn panics
 on and we define, or refuse; the x_dtype cases, whose range Burn takes in the
-tensor's own dtype (Q26), are compared with what Burn gives for float32.
+tensor's own dtype (Q26), are compared with what the rules give for float32.
+At the end: integers that PyTorch made.
 """
 
 import gzip
@@ -169,3 +170,14 @@ def test_nan_and_infinities_are_refused_unless_asked_for():
         if case["nonfinite"]:
             with pytest.raises(QuantizationError, match="NaN or infinite"):
                 quantize(tensor(given(case), device=CPU), scheme_of(case["scheme"]))
+
+
+def test_int8_blocks_are_those_of_another_implementation():
+    """Q8S in blocks of 32: its scale of an all-zero block is 0, ours the smallest normal number (Q22)."""
+    with np.load(golden_file("ops/quant_int8_block.npz")) as data:
+        x, scales = data["block32/in/x"], data["block32/f32/out/scale"]
+        made = quantize(tensor(x, device=CPU), QuantScheme(QuantValue.Q8S, block=BlockScale((32,))))
+        assert np.array_equal(made._data.values, data["block32/f32/out/q"])
+        ours = made._data.scales.ravel()
+        np.testing.assert_allclose(ours, np.where(scales == 0, oracle.TINY, scales), rtol=2e-7)
+        np.testing.assert_allclose(dequantize(made).numpy(), data["block32/f32/out/dequantized"], rtol=4e-7)

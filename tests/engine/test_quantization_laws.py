@@ -109,7 +109,9 @@ def test_with_the_same_scales_the_integers_come_back(case, calibration):
     assume(calibration is Calibration.MIN_MAX or not scheme.is_two_level)
     made = quantize(tensor(x, device=CPU), scheme, calibration)
     back = dequantize(made)
-    assume(np.isfinite(back.numpy()).all() and (made._data.effective(np) > 0).all())
+    data = made._data
+    effective = oracle.effective_scales(data.scales, None if data.factor is None else data.factor[0], scheme, x.shape)
+    assume(np.isfinite(back.numpy()).all() and (effective > 0).all())
     again = quantize_like(back, made)
     assert np.array_equal(again._data.values, made._data.values)
     assert again.dtype == scheme
@@ -239,6 +241,16 @@ def test_zero_stays_zero_and_no_nan_ever_leaves(scheme, data):
     assert np.all(back[x == 0] == 0)
     if not scheme.value.is_float:
         assert np.all(values[x == 0] == 0)
+
+
+@pytest.mark.parametrize("value", QuantValue)
+@pytest.mark.parametrize("dtype", GLOBAL)
+def test_an_effective_scale_that_underflows_makes_zeros_zeros(value, dtype):
+    """L79, Q69: global times block scale is 0 in F16, and 0 / 0 is value 0 in each kind; of either sign."""
+    scheme = QuantScheme(value, NATIVE, tensor=ScaleDtype.F32, block=BlockScale((2,), dtype))
+    values, _, _ = parts(np.array([0.0, -0.0, 0.0, 0.0], F32), scheme)
+    expected = oracle.quantized(np.array([0.0, -0.0, 0.0, 0.0], F32), scheme)
+    assert np.array_equal(values, expected.values)
 
 
 # Scales
