@@ -5,6 +5,7 @@ in a file, or a step of `adapt` over other sources.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self, final
 
 import numpy as np
@@ -111,6 +112,11 @@ class RecordEntry:
         """Bytes of the tensor that `read` gives."""
         return self.source.nbytes
 
+    def of_kind(self, kind: Kind) -> "RecordEntry":
+        """This entry as that kind of numbers, where its file leaves open which it is; else as it is."""
+        source = self.source.of_kind(kind) if isinstance(self.source, UndecidedSource) else self.source
+        return self if source is self.source else RecordEntry(source, self.id)
+
     def read(self, device: Device | str) -> Tensor:
         """The data as a tensor on a device, without history and associated with autodiff as the device is.
 
@@ -197,6 +203,46 @@ class ForeignSource:
 
     def read(self, device: Device) -> Tensor:
         return Tensor.adopt(self.host(), device)
+
+
+@final
+class UndecidedSource:
+    """Data of which a file does not say what kind of numbers it is; the parameter that takes it decides.
+
+    Args:
+        readings: what it is as each kind that it can be; the first is taken where there is no parameter.
+    """
+
+    __slots__ = ("_readings",)
+
+    def __init__(self, readings: Mapping[Kind, Source]) -> None:
+        self._readings = readings
+
+    def of_kind(self, kind: Kind) -> Source:
+        """What makes it as that kind; itself where it cannot be of that kind."""
+        return self._readings.get(kind, self)
+
+    @property
+    def _first(self) -> Source:
+        return next(iter(self._readings.values()))
+
+    @property
+    def dtype(self) -> DType | ForeignDType:
+        return self._first.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._first.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._first.nbytes
+
+    def host(self) -> NDArray[Any]:
+        return self._first.host()
+
+    def read(self, device: Device) -> Tensor:
+        return self._first.read(device)
 
 
 class Contents(NamedTuple):

@@ -2,15 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 from .errors import RecordError, RecordIoError
 
 FilePath: TypeAlias = str | os.PathLike[str]
-Format: TypeAlias = Literal["burnpack"]
+Format: TypeAlias = Literal["burnpack", "mpk", "mpk.gz", "safetensors"]
 
 _EXTENSION: Final = ".bpk"
-_OTHER_FORMATS: Final = frozenset({"safetensors", "gguf", "mpk", "pt", "pth"})  # never to be mistaken for burnpack
+_EXTENSIONS: Final[dict[str, Format]] = {  # of the formats but burnpack
+    ".mpk": "mpk",
+    ".mpk.gz": "mpk.gz",
+    ".safetensors": "safetensors",
+}
+_OTHER_FORMATS: Final = frozenset({"gguf", "gz", "json", "pt", "pth"})  # never to be mistaken for burnpack
 
 
 def has_extension(file: Path) -> bool:
@@ -18,16 +23,17 @@ def has_extension(file: Path) -> bool:
     return file.name.rfind(".") > 0
 
 
-def destination_of(file: FilePath) -> Path:
-    """Where a record is saved: `file`, with ``.bpk`` if it has no extension.
+def destination_of(file: FilePath, named: str | None = None) -> Path:
+    """Where a record is saved: `file`, with ``.bpk`` or the extension of the format named if it has none.
 
     Raises:
         RecordIoError: it has no file name.
     """
+    extension = next((extension for extension, format in _EXTENSIONS.items() if format == named), _EXTENSION)
     path = Path(file)
     if path.name in ("", ".."):
         raise RecordIoError(f"{os.fspath(file)!r} has no file name")
-    return path if has_extension(path) else path.with_name(path.name + _EXTENSION)
+    return path if has_extension(path) else path.with_name(path.name + extension)
 
 
 def existing_file(file: FilePath) -> Path:
@@ -57,12 +63,15 @@ def format_of(file: Path, named: str | None) -> Format:
     Raises:
         RecordError: it is not one that is written, or the extension is that of another format and none was named.
     """
-    if named is None:
-        extension = file.name.rpartition(".")[2].lower()
-        if extension in _OTHER_FORMATS:
-            raise RecordError(
-                f"{file}: no {extension} file is written; name it *{_EXTENSION}, or give format='burnpack'"
-            )
-    elif named != "burnpack":
-        raise RecordError(f"{file}: no format {named!r} is written; there is 'burnpack'")
+    if named is not None:
+        if named not in get_args(Format):
+            raise RecordError(f"{file}: no format {named!r} is written; there are {', '.join(get_args(Format))}")
+        return cast("Format", named)
+    name = file.name.lower()
+    for extension, format in _EXTENSIONS.items():
+        if name.endswith(extension):
+            return format
+    extension = name.rpartition(".")[2]
+    if extension in _OTHER_FORMATS:
+        raise RecordError(f"{file}: no {extension} file is written; name it *{_EXTENSION}, or give format='burnpack'")
     return "burnpack"

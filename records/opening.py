@@ -8,8 +8,13 @@ from .entry import Contents
 from .errors import RecordFormatError
 from .files import FilePath, existing_file
 from .gguf_file import read_gguf
+from .inflated import GZIP_MAGIC, Inflated
+from .named_mpk import read_named_mpk
+from .named_mpk.reader import START_NBYTES, begins_named_mpk
+from .pytorch import LEGACY_MAGIC, ZIP_MAGIC, read_pytorch
 from .record import Closable, ModuleRecord
 from .safetensors_file import read_safetensors
+from .safetensors_index import begins_index, read_index
 from .storage import LIMITS, Limits, Storage
 
 _GGUF_MAGIC: Final = b"GGUF"
@@ -24,8 +29,11 @@ def open_record(
     max_tensor_bytes: int = LIMITS.max_tensor_bytes,
     max_depth: int = LIMITS.max_depth,
     max_file_bytes: int = LIMITS.max_file_bytes,
+    max_unpacked_bytes: int = LIMITS.max_unpacked_bytes,
 ) -> ModuleRecord:
-    """The record in a file: burnpack, safetensors or GGUF. Only the header is read and checked (R41).
+    """The record in a file: burnpack, safetensors, GGUF, named MessagePack, PyTorch. Only the header is read (R41).
+
+    Of safetensors files that are one model, open the index, ``*.safetensors.index.json``.
 
     A tensor is read when its entry is. On CPU devices the tensors of a
     burnpack file, and those of a GGUF file that are not quantized, share the
@@ -33,6 +41,15 @@ def open_record(
     by renaming another over it, as `save` does, and never rewrite it in place
     or cut it short: tensors that were read would change, or reading them would
     end the process. Quantized GGUF tensors become float32.
+
+    Named MessagePack, which Burn 0.8 to 0.21 wrote, is told by what is in it,
+    also inside gzip (N24). It has no header, so the whole file is gone through
+    once, without keeping its tensors.
+
+    Of a file that ``torch.save`` wrote, nothing that is pickled is run: the few
+    constructors that a state dict needs are understood, and any other name in
+    it is refused. The tensors of one share the mapped file as well.
+
     ``with open_record(…) as record:`` closes the file.
 
     Args:
@@ -44,6 +61,7 @@ def open_record(
         max_tensor_bytes: the size of one tensor, at most (R78).
         max_depth: how deep the header's values nest, at most (R79).
         max_file_bytes: the file's size, at most (R80).
+        max_unpacked_bytes: what a gzip file unfolds to, at most.
 
     Raises:
         RecordIoError: the file is missing or the system refuses to open it.
@@ -56,6 +74,7 @@ def open_record(
         max_tensor_bytes=max_tensor_bytes,
         max_depth=max_depth,
         max_file_bytes=max_file_bytes,
+        max_unpacked_bytes=max_unpacked_bytes,
     )
     path = existing_file(file)
     storage = Storage.map(path, limits)
@@ -69,6 +88,8 @@ def open_record(
 
 def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable]:
     start = bytes(storage.view("the header")[:16])
+    if start.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
+        return read_pytorch(storage, limits), storage
     if start[:4] == _GGUF_MAGIC:
         return read_gguf(storage, limits), storage
     if start[:4] in (MAGIC, MAGIC[::-1]):
@@ -76,6 +97,15 @@ def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Conte
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= storage.nbytes:
         storage.close()
         return read_safetensors(storage.name, limits)
+    if begins_index(storage.name, storage.read(0, START_NBYTES)):
+        contents, shards = read_index(storage, limits)
+        storage.close()
+        return contents, shards
+    store = Inflated(storage, limits) if start[:2] == GZIP_MAGIC else storage
+    start = store.read(0, START_NBYTES)
+    if begins_named_mpk(start):
+        return read_named_mpk(store, limits), storage
     raise RecordFormatError(
-        f"{storage.name}: offset 0: {start[:8]!r} begins no record; burnpack, safetensors and GGUF files can be opened"
+        f"{storage.name}: offset 0{'' if store is storage else ' inside gzip'}: {start[:8]!r} begins no record; "
+        "burnpack, safetensors, GGUF, named MessagePack and PyTorch files can be opened"
     )

@@ -15,6 +15,8 @@ from .burnpack import burnpack_bytes, read_burnpack, write_burnpack
 from .entry import Contents, RecordEntry
 from .errors import RecordError, RecordFormatError
 from .files import FilePath, Format, destination_of, format_of
+from .named_mpk import KIND_KEY, write_named_mpk
+from .safetensors_writer import write_safetensors
 from .scalar import Scalar
 from .storage import LIMITS, Storage
 
@@ -134,6 +136,11 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         made._files = self._files
         made.options = self.options
         return made
+
+    @property
+    def kind(self) -> str:
+        """``"module"``, or ``"optimizer"`` or ``"scheduler"`` for which Burn up to 0.21 stored it (N13)."""
+        return str(self.metadata.get(KIND_KEY, "module"))
 
     # Entries
 
@@ -274,24 +281,55 @@ class ModuleRecord(Mapping[str, RecordEntry]):
 
     # Files
 
-    def save(self, file: FilePath, format: Format | None = None, digest: bool = True) -> None:
+    def save(
+        self,
+        file: FilePath,
+        format: Format | None = None,
+        digest: bool = True,
+        *,
+        for_burn: str | None = None,
+        stateless: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write a file, whole or not at all: beside the destination, flushed to disk, renamed over it (R43).
 
         One tensor at a time is in host memory beyond what the record holds itself.
 
         Args:
-            file: the destination. ``.bpk`` is appended to a name without an extension (R38).
-            format: ``"burnpack"``; None to tell it by the extension.
-            digest: whether to carry two SHA-256 digests in the metadata, by
+            file: the destination. ``.bpk``, or the extension of `format`, is appended to a name without one (R38).
+            format: ``"burnpack"``, ``"safetensors"``, ``"mpk"`` (named MessagePack) or ``"mpk.gz"``; None to tell it
+                by the extension.
+            digest: whether a burnpack file carries two SHA-256 digests in its metadata, by
                 which damage is found (D1); without, the bytes are those that Burn writes.
+            for_burn: of named MessagePack the version of Burn that is to read it, ``"0.9"`` to
+                ``"0.21"``; None for ``"0.21"``. Later ones read burnpack.
+            stateless: of named MessagePack, what stands at paths of the module that have no entry, where Burn asks
+                for something: empty vectors, and enums and arrays of configuration without state (N17), as in
+                ``{"act.Relu": None, "blocks": [], "conv.stride": [None, None]}``. A record that was read from such
+                a file knows them, and a field that holds nothing may be left out.
 
         Raises:
             RecordError: the record holds what the format cannot, or more than readers take.
             RecordIoError: the system refused; the old file, if any, is still there.
         """
-        destination = destination_of(file)
-        format_of(destination, format)
-        write_burnpack(destination, self.items(), self.scalars, self._texts(), with_digest=digest)
+        destination = destination_of(file, format)
+        chosen = format_of(destination, format)
+        is_named_mpk = chosen in ("mpk", "mpk.gz")
+        if not is_named_mpk and (for_burn is not None or stateless is not None):
+            raise RecordError(f"{destination}: for_burn and stateless are for named MessagePack, *.mpk or *.mpk.gz")
+        if is_named_mpk:
+            write_named_mpk(
+                destination,
+                self,
+                self.scalars,
+                self.metadata,
+                for_burn="0.21" if for_burn is None else for_burn,
+                stateless=stateless or {},
+                is_gzip=chosen == "mpk.gz",
+            )
+        elif chosen == "safetensors":
+            write_safetensors(destination, self, self.scalars, self._texts())
+        else:
+            write_burnpack(destination, self.items(), self.scalars, self._texts(), with_digest=digest)
 
     def into_bytes(self, digest: bool = True) -> bytes:
         """The bytes of the burnpack file that `save` would write.

@@ -1,30 +1,17 @@
 """Reading safetensors through their library: the header at opening, each tensor when it is read."""
 
-from typing import Any, Final, final
+from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from engine import Device, Tensor
-from engine.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, DType
+from engine.dtype import BOOL, DType
 
 from .entry import Contents, ForeignDType, ForeignSource, RecordEntry, checked_bools, nbytes_of
 from .errors import RecordFormatError, RecordIoError
 from .optional import optional_package
+from .safetensors_writer import DTYPES, taken_apart
 from .storage import Limits
-
-_DTYPES: Final[dict[str, DType]] = {
-    "F64": FLOAT64,
-    "F32": FLOAT32,
-    "F16": FLOAT16,
-    "BF16": BFLOAT16,
-    **{
-        f"{letter}{bits}": np.dtype(f"{name}{bits}")
-        for letter, name in (("I", "int"), ("U", "uint"))
-        for bits in (64, 32, 16, 8)
-    },
-    "BOOL": BOOL,
-}
 
 
 @final
@@ -66,7 +53,7 @@ class SafetensorsFile:
 
 
 def read_safetensors(file: str, limits: Limits) -> tuple[Contents, SafetensorsFile]:
-    """The entries and the metadata of a safetensors file; no tensor is read. Entries have no ids.
+    """The entries and the metadata of a safetensors file; no tensor is read. Only files of ours have ids and scalars.
 
     Raises:
         RecordFormatError: it is none, or beyond a limit.
@@ -77,20 +64,27 @@ def read_safetensors(file: str, limits: Limits) -> tuple[Contents, SafetensorsFi
     tensors = opened.tensors()
     if len(tensors) > limits.max_tensors:
         raise RecordFormatError(f"{file}: {len(tensors)} tensors, the limit is {limits.max_tensors}")
-    entries = [(name, RecordEntry(_source(opened, name, dtype, shape, limits))) for name, dtype, shape in tensors]
-    return Contents(entries, {}, opened.metadata()), opened
+    try:
+        ids, scalars, metadata = taken_apart(opened.metadata())
+    except RecordFormatError as error:
+        raise RecordFormatError(f"{file}: {error}") from None
+    entries = [
+        (name, RecordEntry(_source(opened, name, dtype, shape, limits), ids.get(name)))
+        for name, dtype, shape in tensors
+    ]
+    return Contents(entries, scalars, metadata), opened
 
 
 def _source(
     opened: SafetensorsFile, name: str, dtype: str, shape: tuple[int, ...], limits: Limits
 ) -> "_SafetensorsSource | ForeignSource":
     what = f"{opened.name}: tensor {name!r}"
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         return ForeignSource(what, ForeignDType(dtype), shape, 0)
-    nbytes = nbytes_of(_DTYPES[dtype], shape)
+    nbytes = nbytes_of(DTYPES[dtype], shape)
     if nbytes > limits.max_tensor_bytes:
         raise RecordFormatError(f"{what}: {nbytes} bytes, the limit is {limits.max_tensor_bytes}")
-    return _SafetensorsSource(opened, name, _DTYPES[dtype], shape)
+    return _SafetensorsSource(opened, name, DTYPES[dtype], shape)
 
 
 @final

@@ -29,6 +29,7 @@ class Limits:
     max_tensor_bytes: int = 10 * 2**30
     max_depth: int = 128
     max_file_bytes: int = 500 * 2**30
+    max_unpacked_bytes: int = 16 * 2**30  # of a gzip file, which Burn does not bound
 
 
 LIMITS: Final = Limits()
@@ -94,6 +95,18 @@ class Storage:
         if self._buffer is None:
             raise RecordIoError(f"{self.name}: {what} was not read before the file was closed; open it again")
         return memoryview(self._buffer)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """The bytes from `offset` on, fewer at the end.
+
+        Raises:
+            RecordIoError: the storage is closed.
+        """
+        return bytes(self.view(f"offset {offset}")[offset : offset + nbytes])
+
+    def reaches(self, end: int) -> bool:
+        """Whether there are so many bytes."""
+        return end <= self.nbytes
 
     def array(self, what: str, offset: int, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
         """A read-only array of the bytes from `offset` on; the caller has checked that they are there.

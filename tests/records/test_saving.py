@@ -247,7 +247,7 @@ def test_destinations_that_are_none_are_refused_and_leave_nothing(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["folder.bpk"]
 
 
-@pytest.mark.parametrize("name", ["r.safetensors", "r.gguf", "r.PT"])
+@pytest.mark.parametrize("name", ["r.gguf", "r.gz", "r.PT"])
 def test_the_extension_of_another_format_is_not_put_on_a_burnpack_file(name, tmp_path):
     """DESIGN, records: format by the extension, or named."""
     with pytest.raises(RecordError, match="format='burnpack'"):
