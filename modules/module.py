@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from engine import Device
 from records import ModuleRecord, RecordError, open_record
@@ -25,13 +25,18 @@ from .flag import Flag
 from .group import ParamGroup
 from .meta import ModuleMeta
 from .param import Param
+from .quantizer import Quantizer, quantized_weights
 from .recording import LoadResult
+from .reparameterizer import Reparameterizer, materialized, reparameterized
 from .representation import represent
 from .reserved import reserved_names
 from .running_state import RunningState
 from .training_state import FREEZE, NO_GRAD, REQUIRE_GRAD, TRAIN, UNFREEZE, VALID, switched
 from .traversal import Mapped, ModuleMapper, ModuleVisitor, visit
-from .tree import Each, Leaf, Node, is_constructed, joined, leaves, num_params, rebuild
+from .tree import Each, Leaf, Node, all_paths, children_of, is_constructed, leaves, num_params, rebuild
+
+if TYPE_CHECKING:
+    from .lora import Lora, QLora
 
 
 class Module(Node, metaclass=ModuleMeta):
@@ -157,6 +162,8 @@ class Module(Node, metaclass=ModuleMeta):
     def at(self, path: str) -> Any:
         """The Param, Flag, RunningState, Draws, tensor, module or container at a path; the module itself at ``""``.
 
+        What a reparameterization holds is below its parameter, such as ``weight.lora.a``.
+
         Raises:
             PathError: there is nothing there, and the message names the nearest paths; or `path` is no string.
         """
@@ -164,10 +171,9 @@ class Module(Node, metaclass=ModuleMeta):
             raise PathError(f"at takes a path, a string such as 'blocks.0.weight', not {path!r}")
         here: Any = self
         for name in path.split(".") if path else ():
-            children = dict(here._children) if isinstance(here, Node) else {}
-            if children.get(name) is None:
+            here = dict(children_of(here)).get(name)
+            if here is None:
                 self._refuse_path(path)
-            here = children[name]
         return attribute(here)
 
     def display(self, settings: DisplaySettings | None = None) -> str:
@@ -186,7 +192,7 @@ class Module(Node, metaclass=ModuleMeta):
         return represent(self)
 
     def _refuse_path(self, path: str) -> None:
-        near = difflib.get_close_matches(path, _all_paths(self), n=3, cutoff=0.0)
+        near = difflib.get_close_matches(path, list(all_paths(self)), n=3, cutoff=0.0)
         hint = f"; the nearest are {', '.join(map(repr, near))}" if near else ", and the module has no paths"
         raise PathError(f"there is nothing at {path!r}{hint}")
 
@@ -283,6 +289,62 @@ class Module(Node, metaclass=ModuleMeta):
             TypeError: `group` is no ParamGroup.
         """
         return switched(self, UNFREEZE, group)
+
+    # Quantized and reparameterized modules
+
+    def quantize_weights(self, quantizer: Quantizer) -> Self:
+        """The module with the parameters of floats that `quantizer` concerns quantized; no running states (Q49, Q50).
+
+        They cannot train (Q51). ``quantizer.report(module)`` tells what becomes of each, and what is left as it is.
+
+        Raises:
+            QuantizerError: some cannot be quantized; `.findings` has them all (Q58).
+        """
+        return quantized_weights(self, quantizer)
+
+    def quantize_weights_group(self, quantizer: Quantizer, group: ParamGroup) -> Self:
+        """As `quantize_weights`, of the parameters that `group` has, whatever the quantizer's own group (Q52).
+
+        Raises:
+            QuantizerError: as there.
+            TypeError: `group` is no ParamGroup.
+        """
+        return quantized_weights(self, quantizer.set_param_group(group))
+
+    def apply_reparameterization(self, reparameterizer: Reparameterizer) -> Self:
+        """The module with what `reparameterizer` gives for each parameter of floats; running states not (A2, A3).
+
+        Raises:
+            ModuleError: a parameter has a reparameterization already (A4), or the answer cannot be attached (M18).
+        """
+        return reparameterized(self, reparameterizer)
+
+    def apply_lora(self, lora: "Lora") -> Self:
+        """The module frozen, with trainable adapters on the matrices that `lora` has (A14, A15); flags stay.
+
+        Raises:
+            ModuleError: a parameter has a reparameterization already.
+        """
+        return reparameterized(self, lora, "apply_lora")
+
+    def apply_qlora(self, qlora: "QLora") -> Self:
+        """As `apply_lora`, over parameters that are quantized first (A39).
+
+        Raises:
+            ModuleError: a parameter has a reparameterization already.
+            QuantizerError: some cannot be quantized; `.findings` has them all.
+        """
+        return reparameterized(self, qlora, "apply_qlora")
+
+    def materialize(self) -> Self:
+        """The module that stores what layers see, without reparameterizations (A32); it trains as the bases did.
+
+        A parameter without one stays as it is, lazy if it was (A33); the others are dense (A34).
+
+        Raises:
+            ModuleError: a reparameterization gives no floats of its base's rank.
+        """
+        return materialized(self)
 
     def replace(self, **fields: Any) -> Self:
         """A module of the same type with these fields, the rest shared; checked as at construction.
@@ -415,15 +477,3 @@ def _device_of(leaf: Leaf) -> Device | None:
     if isinstance(leaf, Flag):
         return None
     return leaf.value().device if isinstance(leaf, RunningState) else leaf.device
-
-
-def _all_paths(node: Node, prefix: str = "") -> list[str]:
-    """Paths of everything below a node that `at` finds."""
-    found: list[str] = []
-    for name, child in node._children:
-        path = joined(prefix, name)
-        if child is not None:
-            found.append(path)
-        if isinstance(child, Node):
-            found += _all_paths(child, path)
-    return found

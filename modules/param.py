@@ -11,15 +11,19 @@ itself retains a gradient is the tensor's own ``is_require_grad``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, final
 
 from engine import Device, Gradients, Tensor, kind_of
 from engine.creation import checked_shape
 from engine.dtype import DType, Kind
 from records import ParamId
 
+from .attached import Attached
 from .errors import ModuleError
 from .lazy import INITIALIZING, Cell, Initializer
+
+if TYPE_CHECKING:
+    from .reparameterization import Reparameterization
 
 TensorMap: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -50,9 +54,10 @@ class Param:
         AutodiffError: a recorded operation made it; `detach` it first.
     """
 
-    __slots__ = ("__weakref__", "_cell", "_device", "_id", "_mappers", "_trainable", "_value")
+    __slots__ = ("__weakref__", "_attached", "_cell", "_device", "_id", "_mappers", "_trainable", "_value")
 
     _id: ParamId
+    _attached: Attached | None  # of one with a reparameterization, which has neither value nor cell of its own
     _value: Tensor | None
     _cell: Cell | None  # while the value is not made, or not taken over
     _device: Device | None  # while there is a cell: where the value will be, and whether autodiff
@@ -80,6 +85,7 @@ class Param:
         self._device = device
         self._trainable = trainable
         self._mappers = mappers
+        self._attached = None
         return self
 
     @classmethod
@@ -155,7 +161,9 @@ class Param:
     def device(self) -> Device:
         """Where the value is, or will be made, with its autodiff flag."""
         value, device = self._value, self._device
-        return value.device if value is not None or device is None else device  # pyright: ignore[reportOptionalMemberAccess]
+        if value is not None:
+            return value.device
+        return self._bare.device if device is None else device
 
     @property
     def trainable(self) -> bool:
@@ -176,9 +184,21 @@ class Param:
             count *= extent
         return count
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its value in memory; while lazy those that it will take."""
+        known = self._known()
+        return known.nbytes if isinstance(known, Tensor) else self.num_elements * known.dtype.itemsize
+
+    @property
+    def _bare(self) -> "Param":
+        """The parameter without its reparameterization; itself if it has none (M17)."""
+        attached = self._attached
+        return self if attached is None else attached.bare
+
     def _known(self) -> Tensor | Cell:
         """Whatever says shape and dtype: the value if there is one, else the cell's declaration."""
-        value, cell = self._now()
+        value, cell = self._bare._now()
         if value is not None or cell is None:
             return self.base()
         return cell if cell.value is None else cell.value
@@ -190,24 +210,41 @@ class Param:
 
     def _pending(self) -> Cell | None:
         """The cell, if nobody has made its value yet."""
-        cell = self._cell
+        cell = self._bare._cell
         return cell if cell is not None and cell.value is None else None
 
     # The value
 
     def val(self) -> Tensor:
-        """The value that layers compute with; made now if it is lazy (M28)."""
-        value = self._value
-        return self._taken_over() if value is None else value
+        """The value that layers compute with: what its reparameterization makes of the stored one, which is made
+        now if it is lazy; without one the stored value itself (M28).
+
+        Raises:
+            ModuleError: the reparameterization gives no floats of the base's rank.
+        """
+        value = self._value  # None where there is a reparameterization, so that the others cost nothing more
+        return self._computed() if value is None else value
 
     def base(self) -> Tensor:
         """The stored value; made now if it is lazy (M28)."""
-        value = self._value
-        return self._taken_over() if value is None else value
+        value, attached = self._value, self._attached
+        if value is not None:
+            return value
+        return self._taken_over() if attached is None else attached.bare.base()
+
+    @property
+    def reparameterization(self) -> "Reparameterization | None":
+        """The reparameterization that is attached to it, or None (A12)."""
+        attached = self._attached
+        return None if attached is None else attached.reparameterization
+
+    def _computed(self) -> Tensor:
+        attached = self._attached
+        return self._taken_over() if attached is None else attached.value()
 
     def grad(self, gradients: Gradients) -> Tensor | None:
         """The gradient of the stored value, plain and on its device; None if it has none there (M73). Makes nothing."""
-        value = self._value  # of a lazy one nothing can have been computed
+        value = self._bare._value  # of a lazy one nothing can have been computed
         return None if value is None else value.grad(gradients)
 
     def _taken_over(self) -> Tensor:
@@ -228,7 +265,10 @@ class Param:
     # New parameters out of this one
 
     def map(self, f: TensorMap) -> Self:
-        """The parameter with ``f(base)`` as its value, of the same id and settings; made first if lazy (M29)."""
+        """The parameter with ``f(base)`` as its value, of the same id and settings; made first if lazy (M29).
+
+        It has no reparameterization any more.
+        """
         mapped = f(self.base())
         _check_tensor("Param.map", mapped)
         return self._with_value(mapped)
@@ -237,17 +277,23 @@ class Param:
         """Its id, stored value and mappers, for `Param.initialized` to put together again (M30)."""
         return self._id, self.base(), self._mappers._replace(trainable=self._trainable)
 
-    def with_id(self, id: ParamId | int) -> Self:
+    def with_id(self, id: ParamId | int) -> "Param":
         """The parameter under another id."""
+        if self._attached is not None:
+            return self._attached_to(self._bare.with_id(id))
         value, cell = self._now()
         return self._new()._set(ParamId(id), value, cell, self._device, self._trainable, self._mappers)
 
-    def set_require_grad(self, require: bool) -> Self:
+    def set_require_grad(self, require: bool) -> "Param":
         """The parameter configured to train or not; integers and booleans never do (M35). Makes nothing (M63).
+
+        A reparameterization stays attached, as it is (M53a).
 
         Raises:
             AutodiffError: `require`, and a recorded operation made the value.
         """
+        if self._attached is not None:
+            return self._attached_to(self._bare.set_require_grad(require))
         if self.kind != "float" or (require == self._trainable and self._is_settled(require)):
             return self
         value, cell = self._now()
@@ -256,14 +302,18 @@ class Param:
 
     def with_mappers(
         self, *, load: TensorMap | None = None, save: TensorMap | None = None, init: TensorMap | None = None
-    ) -> Self:
+    ) -> "Param":
         """The parameter with other mappers; None leaves the one there is (M32).
 
         Args:
             load: applied to a record's tensor when it is loaded.
             save: applied to the stored value when it is recorded.
-            init: applied once to the value when it is made, or now if it is there; it gets it untracked.
+            init: applied once to the value when it is made, or now if it is there; it gets it untracked. It drops
+                a reparameterization.
         """
+        if self._attached is not None:
+            changed = self._bare.with_mappers(load=load, save=save, init=init)
+            return self._attached_to(changed) if init is None else changed
         mappers = self._mappers._replace(load=load or self._mappers.load, save=save or self._mappers.save)
         if init is None:
             value, cell = self._now()
@@ -284,6 +334,19 @@ class Param:
 
     def _with_value(self, value: Tensor) -> Self:
         return self._new()._set(self._id, value, None, None, self._trainable, self._mappers)
+
+    def _with_reparameterization(self, reparameterization: "Reparameterization") -> Self:
+        """This parameter, which has none, with a reparameterization; `attach` checks that it can have it."""
+        made = self._new()._set(self._id, None, None, None, self._trainable, self._mappers)
+        made._attached = Attached(self, reparameterization)
+        return made
+
+    def _attached_to(self, bare: "Param") -> "Param":
+        """Another parameter with the reparameterization of this one, or this one where that is its own bare one."""
+        attached = self._attached
+        if attached is None:
+            raise AssertionError("asked of a parameter with a reparameterization")
+        return self if bare is attached.bare else bare._with_reparameterization(attached.reparameterization)
 
     def _is_settled(self, require: bool) -> bool:
         """Whether the value, if there is one, already is a leaf exactly if it should be, and else has no history."""
@@ -335,6 +398,12 @@ class Param:
             return self.shape
         return self._save_form().shape
 
+    def _record_dtype(self) -> DType:
+        """The dtype of the save form, or the declared one; it differs from `dtype` as a permuted scheme does (Q13)."""
+        if self._mappers.save is None or not self.is_initialized:
+            return self.dtype
+        return self._save_form().dtype
+
     def _loaded(self, id: ParamId | None, tensor: Tensor) -> Self:
         """The parameter with a record's tensor, on its own device, as its value (M34)."""
         load = self._mappers.load
@@ -347,6 +416,7 @@ class Param:
 
     def __repr__(self) -> str:
         state = "" if self.is_initialized else ", lazy"
+        state += f", with {self.reparameterization.NAME}" if self.reparameterization is not None else ""
         return f"Param({self.dtype} {list(self.shape)} on {self.device}, id {self._id}{state})"
 
     def __reduce__(self) -> Any:

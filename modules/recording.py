@@ -12,14 +12,17 @@ load restores it where it is there.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from engine import Device, QuantScheme, Tensor, dequantize
+from engine.dtype import DType
 from records import ModuleRecord, ParamId, RecordEntry, RecordError, RecordValidationError
 
 from .draws import Draws
 from .group import ParamGroup, check_group
+from .loading_report import Loading, LoadReport, Mismatch
 from .param import Param
 from .running_state import RunningState
 from .tree import Each, Leaf, Node, draws, leaves, rebuild
@@ -27,12 +30,7 @@ from .tree import Each, Leaf, Node, draws, leaves, rebuild
 M = TypeVar("M", bound=Node)
 T = TypeVar("T")
 
-
-class Mismatch(NamedTuple):
-    """An entry that a module cannot take."""
-
-    path: str
-    reason: str
+_HOST: Final = Device("cpu:0")
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class LoadResult(Generic[M]):
         missing: paths of the module that the record lacks.
         unused: paths of the record that the module lacks.
         mismatched: entries of another shape or kind than the module's.
+        report: all of it, and what was loaded, for people; ``print(result)`` shows it.
     """
 
     module: M | None
@@ -52,6 +51,7 @@ class LoadResult(Generic[M]):
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     mismatched: tuple[Mismatch, ...] = field(default=())
+    report: LoadReport = field(default=LoadReport(), repr=False)
 
     def unwrap(self) -> M:
         """The loaded module.
@@ -62,6 +62,11 @@ class LoadResult(Generic[M]):
         if self.module is None:
             raise self.error or RecordError("the load was refused")
         return self.module
+
+    def __str__(self) -> str:
+        if self.error is None or isinstance(self.error, RecordValidationError):
+            return str(self.report)
+        return f"it does not load: {self.error}"
 
 
 def into_record(module: Node, group: ParamGroup | None = None) -> ModuleRecord:
@@ -115,7 +120,19 @@ def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
             loaded = rebuild(module, Each(plan.load), plan.counted)
         except RecordError as raised:
             error = raised
-    return LoadResult(loaded, error, tuple(plan.missing), tuple(plan.unused), tuple(plan.mismatched))
+    report = plan.report()
+    return LoadResult(loaded, error, report.missing, report.unused, report.mismatched, report)
+
+
+def preview_load(module: Node, record: ModuleRecord) -> LoadReport:
+    """What loading `record` into `module` would come to; nothing is loaded, and no initial value made.
+
+    ``print(preview_load(model, record))``, or ``.text(None)`` for all of it.
+
+    Raises:
+        RecordError: data that is compared, of several entries for one tied parameter, cannot be read.
+    """
+    return _Plan(module, record).report()
 
 
 class _Plan:
@@ -123,9 +140,12 @@ class _Plan:
 
     def __init__(self, module: Node, record: ModuleRecord) -> None:
         self._record = record
+        self._casts = record.options.dtype_policy == "CastToModule"
         self._entries: dict[int, tuple[RecordEntry, ParamId | None]] = {}
         self.missing: list[str] = []
         self.mismatched: list[Mismatch] = []
+        self._loaded: list[Loading] = []
+        self._turned: list[str] = []
         places: dict[int, tuple[Param | RunningState, list[str]]] = {}
         known: dict[str, None] = {}
         for path, leaf in leaves(module):
@@ -144,6 +164,7 @@ class _Plan:
         missing = set(self.missing)
         self.missing = [path for path in known if path in missing]  # in visit order, which tied ones interrupt
         self.unused = sorted(path for path in record if path not in known)
+        self._paths = tuple(known)
 
     def _find(self, leaf: Param | RunningState, paths: list[str]) -> None:
         """The entry for a leaf that stands at these paths."""
@@ -161,9 +182,11 @@ class _Plan:
         if not problems:
             ids = (entry.id for entry in found.values())
             self._entries[id(leaf)] = next(iter(found.values())), next((i for i in ids if i is not None), None)
+            rest = tuple(path for path in paths if path not in found)
+            self._loaded += [self._loading(path, leaf, entry, rest) for path, entry in found.items()]
 
     def _reason(self, path: str, leaf: Param | RunningState, entry: RecordEntry) -> str | None:
-        """Why an entry does not fit a leaf; None if it does (R12, R13, R17)."""
+        """Why an entry does not fit a leaf; None if it does (R12, R13, R15 to R17)."""
         if isinstance(leaf, Param):
             shape, kind, dtype = _known_at(path, leaf._record_shape), leaf.kind, leaf.dtype
         else:
@@ -172,8 +195,21 @@ class _Plan:
         if entry.kind != kind:
             return f"the record has {entry.dtype}, the module {dtype}; kinds are not converted"
         if entry.shape != shape:
+            if (*entry.shape[:-2], *entry.shape[-2:][::-1]) == shape:
+                self._turned.append(path)
             return f"the record has shape {list(entry.shape)}, the module {list(shape)}"
+        if self._casts and isinstance(dtype, QuantScheme):
+            dtype = _known_at(path, leaf._record_dtype) if isinstance(leaf, Param) else dtype
+            if entry.dtype != dtype:
+                return f"the record has {entry.dtype}, the module {dtype}; a load does not quantize: do it afterwards"
         return None
+
+    def _loading(self, path: str, leaf: Param | RunningState, entry: RecordEntry, tied: tuple[str, ...]) -> Loading:
+        """What the report says of an entry that fits; `tied` are the leaf's places that have no entry."""
+        of = leaf if isinstance(leaf, Param) else leaf.value()
+        is_kept = not self._casts and not (isinstance(leaf, RunningState) and isinstance(entry.dtype, QuantScheme))
+        dtype = entry.dtype if is_kept else of.dtype
+        return Loading(path, entry.shape, str(entry.dtype), str(dtype), str(of.dtype), of.device.inner(), tied)
 
     def _differing(self, found: dict[str, RecordEntry]) -> list[Mismatch]:
         """What speaks against loading one tied parameter from the entries of several of its places (D8)."""
@@ -221,19 +257,31 @@ class _Plan:
         wrong = [mismatch.path for mismatch in mismatched]
         return RecordValidationError(findings, missing=missing, unused=unused, mismatched=wrong)
 
+    def report(self) -> LoadReport:
+        """What goes where, and what does not."""
+        refusal = self.refusal()
+        return LoadReport(
+            tuple(self._loaded),
+            tuple(self.missing),
+            tuple(self.unused),
+            tuple(self.mismatched),
+            tuple(self._turned),
+            () if refusal is None else refusal.findings,
+            self._paths,
+        )
+
     def load(self, path: str, leaf: Leaf) -> Leaf:
         """The leaf with its entry's value, read straight onto the leaf's device; itself where it has none."""
         if id(leaf) not in self._entries:
             return leaf._derived(leaf.value()) if isinstance(leaf, RunningState) else leaf
         entry, id_ = self._entries[id(leaf)]
-        cast = self._record.options.dtype_policy == "CastToModule"
         if isinstance(leaf, Param):
             tensor = entry.read(leaf.device.inner())
-            return leaf._loaded(id_, tensor.cast(leaf.dtype) if cast else tensor)
+            return leaf._loaded(id_, _cast(tensor, leaf.dtype) if self._casts else tensor)
         if isinstance(leaf, RunningState):
             value = leaf.value()
             tensor = entry.read(value.device.inner())
-            tensor = tensor.cast(value.dtype) if cast else tensor
+            tensor = _cast(tensor, value.dtype) if self._casts or tensor.is_quantized else tensor  # never quantized
             return leaf._derived(tensor.autodiff() if value.device.is_autodiff else tensor)
         raise AssertionError("only parameters and running states have entries")
 
@@ -247,12 +295,21 @@ def _known_at(path: str, call: Callable[[], T]) -> T:
         raise
 
 
+def _cast(tensor: Tensor, dtype: DType | QuantScheme) -> Tensor:
+    """An entry's tensor in the dtype of what takes it; one of that scheme as it is (R14, R15)."""
+    if isinstance(dtype, QuantScheme):
+        return tensor
+    return dequantize(tensor, dtype) if tensor.is_quantized else tensor.cast(dtype)
+
+
 def _same_data(a: RecordEntry, b: RecordEntry) -> bool:
     """Whether two entries have the same dtype, shape and bits."""
     if a.source is b.source:
         return True
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
+    if isinstance(a.dtype, QuantScheme):
+        return a.read(_HOST).tobytes() == b.read(_HOST).tobytes()
     one, other = a.host(), b.host()
     bits = f"u{one.dtype.itemsize}"  # so that -0 is not 0 and a NaN is itself, without copies of the data
     return np.array_equal(one.view(bits), other.view(bits))

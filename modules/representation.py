@@ -3,7 +3,8 @@
 Each line is a module or a leaf: its name; its type with its configuration, or
 its dtype and shape; then where it is, whether it is lazy, whether it is frozen
 (configured not to train), and how many parameters it has. These are left out
-where they are those of the module around. Parameters are counted once; if some stand twice, what
+where they are those of the module around. After a plus sign stands a parameter's
+reparameterization. Parameters are counted once; if some stand twice, what
 `num_params` counts beyond that is added as *tied*. Items of a list that follow
 each other and are alike share a line; where only their configuration differs,
 it tells the values. Nothing is made by showing it.
@@ -54,6 +55,7 @@ class _Part:
     is_frozen: bool = False
     params: str = ""
     settings: tuple[tuple[str, _Texts], ...] = ()  # configuration by name, all values of several
+    attached: str = ""  # the reparameterization of a parameter
     tied_to: _Texts = ()
     parts: "tuple[_Part, ...] | None" = None  # None for a leaf
     count: int = 1
@@ -101,13 +103,15 @@ class _Parts:
         value = _value(child)
         notes = {RunningState: " running", Tensor: " constant"}
         what = f"{value.dtype} {list(value.shape)}{notes.get(type(child), '')}"
-        first = path if isinstance(child, Tensor) else self._first.setdefault(id(child), path)
+        place = child._bare if isinstance(child, Param) else child  # ties hold below a reparameterization
+        first = path if isinstance(child, Tensor) else self._first.setdefault(id(place), path)
         return _Part(
             (name,),
             what,
             devices=(str(value.device),),
             is_lazy=_are_lazy([child]),
             is_frozen=_are_frozen([child]),
+            attached=_attached_text(child),
             tied_to=() if first == path else (first,),
         )
 
@@ -115,6 +119,15 @@ class _Parts:
 def _value(leaf: Leaf) -> Any:
     """What tells the dtype, shape and device of a leaf that is no flag."""
     return leaf.value() if isinstance(leaf, RunningState) else leaf
+
+
+def _attached_text(child: Any) -> str:
+    """The name of a parameter's reparameterization and the shapes of what it holds; empty without one."""
+    attached = child.reparameterization if isinstance(child, Param) else None
+    if attached is None:
+        return ""
+    shapes = [f"{path} {list(_value(leaf).shape)}" for path, leaf in leaves(attached) if not isinstance(leaf, Flag)]
+    return f" + {attached.NAME}" + (f" ({', '.join(shapes)})" if shapes else "")
 
 
 def _are_lazy(below: Iterable[Leaf]) -> bool:
@@ -165,6 +178,7 @@ def _structure(part: _Part, anywhere: bool = False) -> Any:
         part.is_frozen,
         part.params,
         tuple(name for name, _ in part.settings),
+        part.attached,
         bool(part.tied_to),
         part.parts and tuple((inner.names, inner.count, _structure(inner, anywhere)) for inner in part.parts),
     )
@@ -269,7 +283,7 @@ def _short_item(leaf: _Part, around: _Part) -> str:
 
 def _leaf_text(leaf: _Part, around: _Part) -> str:
     tied = f" tied to {_of_several(leaf.tied_to)}" if leaf.tied_to else ""
-    return f"{leaf.what}{_state(leaf, around, ' ')}{_place(leaf, around)}{tied}"
+    return f"{leaf.what}{_state(leaf, around, ' ')}{_place(leaf, around)}{leaf.attached}{tied}"
 
 
 def _heading(part: _Part, prefix: str, times: str, around: _Part, indent: str) -> str:

@@ -14,7 +14,7 @@ from .errors import ModuleError
 from .flag import Flag
 from .param import Param
 from .running_state import RunningState
-from .tree import Leaf, Node
+from .tree import ATTACHED, Leaf, Node
 
 
 class ModuleVisitor:
@@ -82,7 +82,10 @@ def _visit(node: Node, visitor: ModuleVisitor, hooks: dict[str, Any], prefix: st
             continue
         enter(name, container)
         if isinstance(child, Param):
-            hooks[child.kind](prefix + name, child)
+            if child._attached is None:
+                hooks[child.kind](prefix + name, child)
+            else:
+                _visit_attached(*child._attached, visitor, hooks, prefix + name)
         elif isinstance(child, Node):
             _visit(child, visitor, hooks, f"{prefix}{name}.")
         elif isinstance(child, Flag):
@@ -92,10 +95,22 @@ def _visit(node: Node, visitor: ModuleVisitor, hooks: dict[str, Any], prefix: st
         leave(name, container)
 
 
+def _visit_attached(
+    bare: Param, reparameterization: Any, visitor: ModuleVisitor, hooks: dict[str, Any], path: str
+) -> None:
+    """Show a bare parameter, and then what its reparameterization holds (M17)."""
+    name = reparameterization.NAME
+    hooks[bare.kind](path, bare)
+    visitor.enter_module(name, ATTACHED)
+    _visit(reparameterization, visitor, hooks, f"{path}.{name}.")
+    visitor.exit_module(name, ATTACHED)
+
+
 class Mapped:
     """The transform that asks a mapper's hooks, once per path, about every parameter, flag and running state."""
 
     destination = None
+    fold = None
 
     def __init__(self, mapper: ModuleMapper) -> None:
         self._mapper = mapper

@@ -4,25 +4,29 @@ A *node* is a place with children: a module or a container. Its children are
 module-like values under names, in order: Param, Flag, RunningState, Tensor,
 Draws, another node, or None (an absent optional). Everything else is
 configuration, which no walk enters. A *leaf* is a child that is no node and no
-Draws, which walks pass over as if it were configuration.
+Draws, which walks pass over as if it were configuration. In the place of a
+parameter with a reparameterization walks see two things: the bare parameter
+under its path, and below that the reparameterization under its NAME (M17).
 
 `leaves` lists them; `rebuild` makes a new tree of changed leaves that shares
 whatever did not change (principle 1), except that its Draws are its own. The
 public `visit` and `map` are in `modules.traversal`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 from engine import Device, Tensor
 
 from .draws import Draws
+from .errors import ModuleError
 from .flag import Flag
 from .param import Param
 from .running_state import RunningState
 
 Leaf: TypeAlias = Param | Flag | RunningState | Tensor
 CHILDREN = (Param, Flag, RunningState, Tensor, Draws)  # what a child can be, besides a node
+ATTACHED: Final = "Reparameterization"  # the container type of a reparameterization
 
 
 class Node:
@@ -68,6 +72,11 @@ class Transform(Protocol):
         """The device that every leaf is moved to, or None."""
         ...
 
+    @property
+    def fold(self) -> Callable[[str, Param], Param] | None:
+        """What takes the place of a parameter with a reparameterization as a whole; None to change its parts."""
+        ...
+
     def leaf(self, path: str, leaf: Leaf) -> Any:
         """The leaf that takes the place of `leaf`."""
         ...
@@ -84,6 +93,31 @@ class Transform(Protocol):
 def joined(prefix: str, name: str) -> str:
     """The path of `name` below `prefix`."""
     return f"{prefix}.{name}" if prefix else name
+
+
+def children_of(value: Any) -> tuple[tuple[str, Any], ...]:
+    """What stands below a child, by name: the children of a node, and the reparameterization of a parameter."""
+    if isinstance(value, Node):
+        return value._children
+    attached = value.reparameterization if isinstance(value, Param) else None
+    return () if attached is None else ((attached.NAME, attached),)
+
+
+def all_paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """The paths of everything below a child that is there, in order."""
+    for name, child in children_of(value):
+        path = joined(prefix, name)
+        if child is not None:
+            yield path
+        yield from all_paths(child, path)
+
+
+def reparameterized_paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """The paths of the parameters below a child that have a reparameterization, in traversal order."""
+    for name, child in children_of(value):
+        if isinstance(child, Param) and child.reparameterization is not None:
+            yield joined(prefix, name)
+        yield from reparameterized_paths(child, joined(prefix, name))
 
 
 def leaves(node: Node, prefix: str = "") -> list[tuple[str, Leaf]]:
@@ -107,7 +141,13 @@ def _collect(node: Node, prefix: str, add: Callable[[tuple[str, Any]], None]) ->
         if isinstance(child, Node):
             _collect(child, joined(prefix, name), add)
         elif child is not None:
-            add((joined(prefix, name), child))
+            path = joined(prefix, name)
+            if child.__class__ is not Param or child._attached is None:
+                add((path, child))
+            else:
+                bare, reparameterization = child._attached
+                add((path, bare))
+                _collect(reparameterization, joined(path, reparameterization.NAME), add)
 
 
 def num_elements(leaf: Leaf) -> int:
@@ -128,38 +168,85 @@ def rebuild(node: Node, transform: Transform, own: Callable[[Draws], Draws] = la
     To an exception of `transform` the path of the leaf is added as a note.
     `own` gives the new tree's Draws, one for each that there is.
     """
-    made: dict[int, Draws] = {}
-
-    def own_once(one: Draws) -> Draws:
-        if id(one) not in made:
-            made[id(one)] = own(one)
-        return made[id(one)]
-
-    return node._with_children(_rebuilt_children(node, transform, own_once, ""), transform.destination)
+    return node._with_children(_Rebuilding(transform, own).children(node, ""), transform.destination)
 
 
-def _rebuilt_children(node: Node, transform: Transform, own: Callable[[Draws], Draws], prefix: str) -> list[Any]:
-    container = node._container
-    children: list[Any] = []
-    for name, child in node._children:
-        if child.__class__ is Draws:
-            children.append(own(child))
-            continue
-        transform.enter(name, container)
-        if isinstance(child, Node):
-            made = _rebuilt_children(child, transform, own, joined(prefix, name))
-            same = all(new is old for new, (_, old) in zip(made, child._children, strict=True))
-            child = child if same else child._with_children(made, transform.destination)
-        elif child is not None:
-            path = joined(prefix, name)
-            try:
-                child = transform.leaf(path, child)
-            except Exception as error:  # an initialiser, mapper or hook of the user's does not know where it stands
-                error.add_note(f"at {path}")
-                raise
-        transform.exit(name, container)
-        children.append(child)
-    return children
+class _Rebuilding:
+    """One `rebuild` on its way: what it has made of things that stand in several places, so that they stay tied."""
+
+    def __init__(self, transform: Transform, own: Callable[[Draws], Draws]) -> None:
+        self._transform: Final = transform
+        self._own: Final = own
+        self._draws: Final[dict[int, Draws]] = {}
+        self._attached: Final[dict[tuple[int, ...], Param]] = {}
+
+    def children(self, node: Node, prefix: str) -> list[Any]:
+        """What takes the place of a node's children."""
+        container, transform = node._container, self._transform
+        children: list[Any] = []
+        for name, child in node._children:
+            if child.__class__ is Draws:
+                children.append(self._draws_of(child))
+                continue
+            transform.enter(name, container)
+            if isinstance(child, Node):
+                child = self._node(child, joined(prefix, name))
+            elif child is not None:
+                path = joined(prefix, name)
+                if child.__class__ is not Param or child._attached is None:
+                    child = self._leaf(path, child)
+                else:
+                    child = self._param(path, child, *child._attached)
+            transform.exit(name, container)
+            children.append(child)
+        return children
+
+    def _node(self, node: Node, path: str) -> Any:
+        made = self.children(node, path)
+        same = all(new is old for new, (_, old) in zip(made, node._children, strict=True))
+        return node if same else node._with_children(made, self._transform.destination)
+
+    def _leaf(self, path: str, leaf: Leaf) -> Any:
+        try:
+            return self._transform.leaf(path, leaf)
+        except Exception as error:  # an initialiser, mapper or hook of the user's does not know where it stands
+            error.add_note(f"at {path}")
+            raise
+
+    def _draws_of(self, one: Draws) -> Draws:
+        key = id(one)
+        if key not in self._draws:
+            self._draws[key] = self._own(one)
+        return self._draws[key]
+
+    def _param(self, path: str, param: Param, bare: Param, reparameterization: Any) -> Param:
+        """A parameter with a reparameterization, whose parts are changed and joined again; or folded."""
+        transform, name = self._transform, reparameterization.NAME
+        if transform.fold is not None:
+            return transform.fold(path, param)
+        base = self._leaf(path, bare)._bare
+        transform.enter(name, ATTACHED)
+        below = joined(path, name)
+        changed = self._node(reparameterization, below)
+        transform.exit(name, ATTACHED)
+        if base is bare and changed is reparameterization:
+            return param
+        refuse_nested(changed, below)
+        key = (id(param), id(base), *(id(value) for _, value in _values(changed, "")))
+        if key not in self._attached:
+            self._attached[key] = base._with_reparameterization(changed)
+        return self._attached[key]
+
+
+def refuse_nested(reparameterization: Node, path: str) -> None:
+    """Refuse a reparameterization that holds a parameter with one.
+
+    Raises:
+        ModuleError: it does; the message has the path.
+    """
+    nested = next(reparameterized_paths(reparameterization, path), None)
+    if nested is not None:
+        raise ModuleError(f"{nested}, a parameter of a reparameterization, has one itself; materialize() folds it in")
 
 
 class Each:
@@ -170,6 +257,7 @@ class Each:
         destination: set if `change` moves everything there.
         concerns: whether it is about the leaf at a path; one that it is not about stays there, and so parts from
             the places that change. By default it is about all.
+        fold: what takes the place of a parameter with a reparameterization; by default its parts are changed.
     """
 
     def __init__(
@@ -177,11 +265,13 @@ class Each:
         change: Callable[[str, Any], Leaf],
         destination: Device | None = None,
         concerns: Callable[[str, Leaf], bool] | None = None,
+        fold: Callable[[str, Param], Param] | None = None,
     ) -> None:
         self._change = change
         self._concerns = concerns
         self._made: dict[int, Leaf] = {}
         self.destination = destination
+        self.fold = fold
 
     def leaf(self, path: str, leaf: Leaf) -> Leaf:
         if self._concerns is not None and not self._concerns(path, leaf):

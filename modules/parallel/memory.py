@@ -182,8 +182,6 @@ def _nbytes(layer: Node, counted: set[Param]) -> int:
 
 
 def _leaf_nbytes(leaf: Param | RunningState | Tensor) -> int:
-    if isinstance(leaf, Param):
-        return leaf.num_elements * leaf.dtype.itemsize
     return (leaf.value() if isinstance(leaf, RunningState) else leaf).nbytes
 
 

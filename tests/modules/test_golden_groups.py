@@ -18,7 +18,7 @@ import pytest
 from modules import GroupError
 from tests.golden_files import FOLDER, SHIPPED, golden_file
 
-from .burn_programs import group_of
+from .burn_mappers import group_of
 
 pytestmark = pytest.mark.golden
 

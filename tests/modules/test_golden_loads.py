@@ -6,13 +6,14 @@ where a rule marked *project* says otherwise; such a case is counted under the
 rule, and what the rule says is compared in its place:
 
 * R13 (M33): a shape-mapped parameter is compared in file orientation, initialised or not.
+* R15, R16: with ``CastToModule`` a quantized entry is dequantized into a dense parameter, where Burn leaves it
+  quantized, and refused where the parameter has another scheme; a dense one is refused where it has any.
 * R17: float, int and bool must agree, where Burn panics, converts or takes the other kind.
 * R27: all three lists at once, where Burn tells the first.
 * R40 (D9): an entry without an id leaves the parameter its own, where Burn draws a fresh one.
 * R68: a tensor of Flex32 is one of float32, as it is stored.
 
-Loads of quantized tensors and into modules with LoRA are left for those; the
-richer store (``BurnpackStore``) has rules of its own and is for reading only.
+The richer store (``BurnpackStore``) has rules of its own and is for reading only.
 """
 
 import gzip
@@ -27,29 +28,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import ml_dtypes
-import numpy as np
 import pytest
 
-from engine import Device, Tensor
-from modules import Flag, LoadResult, Module, Param, ParamGroup, RunningState
+from engine import Device
+from modules import Flag, LoadResult, LoraAdapter, Module, Param, ParamGroup, Reparameterizer, RunningState
 from records import ModuleRecord, RecordIoError, RecordValidationError, open_record
 from tests.golden_files import FOLDER, SHIPPED, golden_file
 
 from .burn_trees import struct_type
+from .burn_values import dequantized, is_quantized, kind_of_entry, same, scheme_of, tensor_of, value_of, value_of_entry
 
 pytestmark = pytest.mark.golden
 
-LEFT_OUT: Final = {"BurnpackStore: for reading only": 21, "quantized": 69, "LoRA": 6}  # in the data we ship
-RULES: Final = {"R13": 2, "R17": 72, "R27": 6, "R40": 4, "R68": 2}  # how many loads differ by each, likewise
-COMPARED: Final = 231
+LEFT_OUT: Final = {"BurnpackStore: for reading only": 21}  # in the data we ship
+RULES: Final = {"R13": 2, "R15": 9, "R16": 7, "R17": 100, "R27": 6, "R40": 5, "R68": 3}  # loads that differ, likewise
+COMPARED: Final = 306
 
-DTYPES: Final = {
-    "f64": np.dtype("<f8"), "f32": np.dtype("<f4"), "flex32": np.dtype("<f4"), "f16": np.dtype("<f2"),
-    "bf16": np.dtype(ml_dtypes.bfloat16), "i64": np.dtype("<i8"), "i32": np.dtype("<i4"), "i16": np.dtype("<i2"),
-    "i8": np.dtype("i1"), "u64": np.dtype("<u8"), "u32": np.dtype("<u4"), "u16": np.dtype("<u2"), "u8": np.dtype("u1"),
-}  # fmt: skip
-BOOLS: Final = {"Bool(Native)": np.dtype("u1"), "Bool(U8)": np.dtype("u1"), "Bool(U32)": np.dtype("<u4")}
 FIELDS: Final = {"api", "file", "label", "module", "options", "outcome", "target", "flags"}
 SOMETIMES: Final = {"record_len", "result", "result_unreadable", "text", "variant", "list", "stage"}
 STAGES: Final = {"Apply errors": "mismatched", "Missing tensors": "missing", "Unused tensors": "unused"}
@@ -76,6 +70,8 @@ KINDS: Final = {
             "Nested with the other enum variants", "Nested without gates", "Tied (two parameters)",
             "OneF{w: F32 [2, 3]}", "OneF{w: F16 [2, 3]}", "OneI{w: Int [2, 3]}", "OneB{w: Bool [2, 3]}",
             "Linear 3->5 layout Row", "Linear 5->3 layout Row, no bias",
+            "OneF quantized Q8S Native [2, 3]", "Two quantized", "Two with LoRA rank 2", "Two with LoRA rank 1",
+            "Two with LoRA rank 2 (float bases)",
         ),
         Kind(),
     ),
@@ -112,14 +108,7 @@ def reason_to_leave_out(load: Mapping[str, Any]) -> str | None:
     if load["api"] == "BurnpackStore":
         return "BurnpackStore: for reading only"
     assert load["api"] == "try_load_record", load["api"]
-    if "LoRA" in load["module"]:
-        return "LoRA"
-    entries = [*load["target"], *load.get("result", [])]
-    if load["file"] in archive().namelist():
-        entries += [
-            entry for path, entry in stored(load["file"]).items() if path in {e["name"] for e in load["target"]}
-        ]
-    return "quantized" if any(entry.get("dtype_name") == "qfloat" for entry in entries) else None
+    return None
 
 
 def replayed() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -131,20 +120,6 @@ def replayed() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 # Modules and what is in them
-
-
-def array_of(entry: Mapping[str, Any]) -> np.ndarray:
-    """An entry's values; booleans of every width as bool."""
-    raw = bytes.fromhex(entry["data"])
-    if entry["dtype"] in BOOLS:
-        return (np.frombuffer(raw, BOOLS[entry["dtype"]]) != 0).reshape(entry["shape"])
-    return np.frombuffer(raw, DTYPES[entry["dtype_name"]]).reshape(entry["shape"])
-
-
-def kind_of_entry(entry: Mapping[str, Any]) -> str:
-    if entry["dtype"] in BOOLS:
-        return "bool"
-    return "float" if entry["dtype_name"] in ("f64", "f32", "flex32", "f16", "bf16") else "int"
 
 
 def never(device: Device, require_grad: bool) -> NoReturn:
@@ -159,7 +134,7 @@ def leaf_of(entry: Mapping[str, Any], kind: Kind) -> Param | RunningState:
         made = Param.lazy(never, entry["lazy_shape"], dtype, kind.device, entry["require_grad"], id_)
         made = made.with_mappers(init=lambda tensor: tensor.T) if turned else made
     else:
-        value = Tensor.from_numpy(array_of(entry.get("in_memory", entry)), kind.device)
+        value = tensor_of(value_of_entry(entry.get("in_memory", entry)), kind.device)
         if path in kind.running:
             return RunningState(value, id_)
         made = Param.initialized(id_, value.set_require_grad(entry.get("require_grad", False)))
@@ -180,7 +155,22 @@ def module_of(load: Mapping[str, Any]) -> Module:
         match = re.fullmatch(r"flag (\S+) id (\d+) (true|false)", text)
         assert match, f"the flag is not understood: {text}"
         leaves[match[1]] = Flag(match[3] == "true", int(match[2]))
-    return nested(leaves)
+    factors = {path: leaves.pop(path) for path in list(leaves) if ".lora." in path}
+    module = nested(leaves)
+    return module.apply_reparameterization(Adapters(factors)) if factors else module
+
+
+class Adapters(Reparameterizer):
+    """Attaches adapters of given factors, by path."""
+
+    def __init__(self, factors: Mapping[str, Any]) -> None:
+        self._factors = factors
+
+    def reparameterize(self, path: str, param: Param, /) -> tuple[Param, LoraAdapter | None]:
+        if f"{path}.lora.a" not in self._factors:
+            return param, None
+        a, b = (self._factors[f"{path}.lora.{name}"] for name in "ab")
+        return param, LoraAdapter(a, b, scale=2.0)
 
 
 def nested(leaves: Mapping[str, Any]) -> Module:
@@ -210,12 +200,12 @@ def observed(module: Module, entry: Mapping[str, Any]) -> dict[str, Any]:
     leaf = module.at(entry["name"])
     if not leaf_is_made(leaf):
         return {"lazy_shape": list(leaf.shape), "id": int(leaf.id)}
-    value = leaf.value() if isinstance(leaf, RunningState) else leaf.val()
+    value = leaf.value() if isinstance(leaf, RunningState) else leaf.base()
     record = module.into_record_group(ParamGroup.from_path(entry["name"]))[entry["name"]]
     return {
         "id": int(leaf.id),
-        "in_file": record.host(),
-        "in_memory": value.numpy(),
+        "in_file": value_of(record.read("cpu:0")),
+        "in_memory": value_of(value),
         "e": value.is_require_grad if record.kind == "float" else None,
     }
 
@@ -231,19 +221,10 @@ def expected_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     in_memory = entry.get("in_memory", entry)
     return {
         "id": entry["param_id"],
-        "in_file": array_of(entry),
-        "in_memory": array_of(in_memory),
+        "in_file": value_of_entry(entry),
+        "in_memory": value_of_entry(in_memory),
         "e": entry["require_grad"] if entry["kind"] == "float" else None,
     }
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Equality to the last bit, dtypes and shapes included."""
-
-    def bits(value: Any) -> Any:
-        return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-
-    return {key: bits(value) for key, value in one.items()} == {key: bits(value) for key, value in other.items()}
 
 
 # What the rules say
@@ -257,6 +238,7 @@ class Expected:
     unused: list[str] = field(default_factory=list)
     mismatched: list[str] = field(default_factory=list)
     of_other_kind: set[str] = field(default_factory=set)  # R17
+    of_other_scheme: dict[str, str] = field(default_factory=dict)  # with the rule, R15 or R16
 
     def refused_under(self, options: Mapping[str, Any]) -> dict[str, list[str]]:
         """What of the lists is an error (R23 to R26)."""
@@ -277,7 +259,13 @@ def expected_lists(load: Mapping[str, Any], file: Mapping[str, Mapping[str, Any]
             continue
         if kind_of_entry(file[path]) != entry["kind"]:
             expected.of_other_kind.add(path)
-        if path in expected.of_other_kind or file[path]["shape"] != entry.get("shape", entry.get("lazy_shape")):
+        elif load["options"]["dtype_policy"] == "CastToModule" and is_quantized(entry):
+            if not is_quantized(file[path]):
+                expected.of_other_scheme[path] = "R16"
+            elif scheme_of(file[path]["scheme"]) != scheme_of(entry["scheme"]):
+                expected.of_other_scheme[path] = "R15"
+        is_other = path in expected.of_other_kind or path in expected.of_other_scheme
+        if is_other or file[path]["shape"] != entry.get("shape", entry.get("lazy_shape")):
             expected.mismatched.append(path)
     return expected
 
@@ -299,8 +287,10 @@ def compare_refusal(load: Mapping[str, Any], expected: Expected, result: LoadRes
     if load["outcome"] == "error":  # Burn found another shape, and so do we
         assert [text.partition(": ")[0] for text in load["list"]] == expected.mismatched, what
         return None
-    assert expected.of_other_kind, f"{what}: refused for no reason"
-    return "R17"
+    if expected.of_other_kind:
+        return "R17"
+    assert expected.of_other_scheme, f"{what}: refused for no reason"
+    return next(iter(expected.of_other_scheme.values()))
 
 
 def compare_values(
@@ -323,6 +313,11 @@ def compare_values(
         elif path in file and file[path]["param_id"] is None:
             expected["id"] = targets[path]["param_id"]
             rules.add("R40")
+        casts = load["options"]["dtype_policy"] == "CastToModule"
+        if casts and path in file and is_quantized(file[path]) and not is_quantized(targets[path]):
+            numbers = dequantized(file[path], targets[path])
+            expected |= {"in_file": numbers, "in_memory": numbers, "e": targets[path]["require_grad"]}
+            rules.add("R15")
         if entry.get("dtype") == "Flex32":
             rules.add("R68")
         assert same(observed(module, entry), expected), f"{what}: {path}"
@@ -336,7 +331,7 @@ def fits_only_in_file_form(target: Mapping[str, Any], entry: Mapping[str, Any]) 
 
 def loaded_from(entry: Mapping[str, Any], target: Mapping[str, Any], *, is_turned: bool) -> dict[str, Any]:
     """What a parameter must be after it has taken a file's entry (R18)."""
-    in_file = array_of(entry)
+    in_file = value_of_entry(entry)
     in_memory = in_file.T if is_turned else in_file
     return {"id": entry["param_id"], "in_file": in_file, "in_memory": in_memory, "e": target["require_grad"]}
 
@@ -383,7 +378,7 @@ def test_a_tied_parameter_is_loaded_once():
             assert loaded.at("embed") is loaded.at("head"), what
 
 
-def test_quantized_loads_lora_and_the_richer_store_are_the_only_ones_left_out():
+def test_the_richer_store_is_the_only_one_left_out():
     """Nothing is left out in silence."""
     left_out = Counter(reason for load in loads() if (reason := reason_to_leave_out(load)))
 

@@ -6,14 +6,21 @@ differs on purpose is named by the marks of a program, and nothing else is:
 
 * M63, M47: a parameter that is lazy here and was made upstream is compared as what it will be, and initialisers may
   have run less often.
-* M94, M97: running states are left out.
-* M33, D4, M47 in `burn_programs`: what upstream does beforehand is done by hand.
+* A24: as M63; only what gets an adapter is made by LoRA.
+* M94, M96, M97: running states are left out.
+* M27: kept modules are left out.
+* M33, D4, M42, M47, M85 in `burn_programs`: what upstream does is done by hand.
+* Q24: nothing, as quantized values agree to the bit.
+
+Without a mark: a program that ends as upstream panics where it quantizes what is quantized, which is skipped here
+(Q31), and a load of different values for tied parameters, which is done with the ties parted (D8).
 """
 
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, Final
 
@@ -21,19 +28,18 @@ import numpy as np
 import pytest
 
 from engine import AutodiffError
-from modules import RunningState, display
+from modules import ModuleError, RunningState, display
 from tests.golden_files import FOLDER, SHIPPED, golden_file
 
-from .burn_programs import CALLS, Run, array_of, as_it_will_be, observed
+from .burn_programs import Run, array_of, as_it_will_be, effective, observed
 
 pytestmark = pytest.mark.golden
 
-PROGRAMS: Final = 149
-STEPS: Final = 525  # with the start of each program, and what was refused
-LEFT_OUT: Final = {"quantization or reparameterization": 136}
-LAZIER: Final = {"M63", "M47"}
-PENDING: Final = {"M94", "M97"}
-KNOWN: Final = {*LAZIER, *PENDING, "D4", "M33"}
+PROGRAMS: Final = 285
+STEPS: Final = 1439  # with the start of each program, and what was refused
+LAZIER: Final = {"M63", "M47", "A24"}
+PENDING: Final = {"M94", "M96", "M97"}
+KNOWN: Final = {*LAZIER, *PENDING, "D4", "M33", "M27", "M42", "M85", "Q24"}
 FIELDS: Final = {"name", "tree", "device", "steps", "end", "depends_on"}
 
 
@@ -48,21 +54,6 @@ def programs() -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def reason_to_leave_out(program: Mapping[str, Any]) -> str | None:
-    """Why a program waits; None if it is replayed."""
-    calls = [step["call"] for step in program["steps"] if step["call"]]
-    later = any(call["op"] not in CALLS or "prepare" in call.get("fresh", {}) for call in calls)
-    return "quantization or reparameterization" if later else None
-
-
-def replayed() -> Iterator[dict[str, Any]]:
-    for program in programs():
-        assert program.keys() == FIELDS, program["name"]
-        if reason_to_leave_out(program) is None:
-            assert set(program["depends_on"]) <= KNOWN, program["name"]
-            yield program
-
-
 def running(module: Any, path: str) -> bool:
     return isinstance(module.at(path), RunningState)
 
@@ -73,6 +64,8 @@ def compare(module: Any, state: Mapping[str, Any], what: str, marks: set[str]) -
     recorded = state["items"]
     assert [item["path"] for item in found["items"]] == [item["path"] for item in recorded], what
     for item, expected in zip(found["items"], recorded, strict=True):
+        if "M96" in marks and running(module, item["path"]):
+            continue
         will = as_it_will_be(item, expected)
         assert will == expected, f"{what}: {expected['path']}"
         assert will is item or marks & LAZIER, f"{what}: {expected['path']} is lazy"
@@ -86,6 +79,8 @@ def compare_deep(module: Any, state: Mapping[str, Any], what: str, marks: set[st
         where = f"{what}: {expected['path']}"
         if item["kind"] == "flag":
             assert item == expected, where
+            continue
+        if running(module, item["path"]) and "M96" in marks:
             continue
         if not (running(module, item["path"]) and marks & PENDING):
             assert np.array_equal(item["base"], array_of(expected)), where
@@ -104,6 +99,15 @@ def compare_inits(run: Run, recorded: Mapping[str, int], what: str, marks: set[s
         assert {str(id_): times for id_, times in ran.items()} == recorded, what
 
 
+def compare_effective(module: Any, recorded: list[dict[str, str]], what: str) -> None:
+    """Values that reparameterizations compute."""
+    found = effective(module)
+    assert [path for path, _ in found] == [one["path"] for one in recorded], what
+    for (path, value), one in zip(found, recorded, strict=True):
+        numbers = np.frombuffer(bytes.fromhex(one["value"]), np.float32).reshape(value.shape)
+        assert np.array_equal(value.numpy(), numbers), f"{what}: {path}"
+
+
 def unindented(text: str) -> list[str]:
     """Lines without indentation, which differs inside optionals (M101)."""
     return [line.strip() for line in text.splitlines()]
@@ -112,15 +116,18 @@ def unindented(text: str) -> list[str]:
 def compare_end(run: Run, end: Mapping[str, Any], what: str, marks: set[str]) -> None:
     """Kept modules, initialisers, values and text; `deep` is absent after a panic."""
     compare_inits(run, end["inits"], f"{what}, inits", marks)
-    for number, (module, state) in enumerate(zip(run.kept, end["kept"], strict=True)):
+    kept = [] if "M27" in marks else list(enumerate(run.kept))
+    assert len(run.kept) == len(end["kept"]) == len(end["kept_deep"]), what
+    for (number, module), state in zip(kept, end["kept"], strict=False):
         compare(module, state, f"{what}, kept {number}", marks)
     if "deep" in end:
         compare_deep(run.module, end["deep"], f"{what}, at the end", marks)
         assert unindented(display(run.module)) == unindented(end["display"]), what
-        assert not end["effective"], what
-    for number, (module, state) in enumerate(zip(run.kept, end["kept_deep"], strict=True)):
-        state = {name: value for name, value in state.items() if name != "effective"}
-        compare_deep(module, state, f"{what}, kept {number} at the end", marks)
+        compare_effective(run.module, end["effective"], what)
+    for (number, module), state in zip(kept, end["kept_deep"], strict=False):
+        values = {name: value for name, value in state.items() if name != "effective"}
+        compare_deep(module, values, f"{what}, kept {number} at the end", marks)
+        compare_effective(module, state["effective"], f"{what}, kept {number} at the end")
     compare_inits(run, end["inits_after"], f"{what}, inits after reading", marks)
 
 
@@ -134,7 +141,7 @@ def replay(program: Mapping[str, Any]) -> int:
         what = f"{program['name']}, step {number}: {call}"
         if call is not None and "panic" in call:
             assert number == len(program["steps"]) - 1, what
-            with pytest.raises(AutodiffError):
+            with nullcontext() if call["op"] == "quantize_weights" else pytest.raises((AutodiffError, ModuleError)):
                 run.call(call, program["tree"], None)
             break
         assert step.keys() == {"call", "same"} or step.keys() == {"call", "state"}, what
@@ -150,18 +157,15 @@ def replay(program: Mapping[str, Any]) -> int:
 
 
 def test_programs_are_burns_step_by_step():
-    """M51 to M63, M112: paths, ids, kinds, training state, counts, devices and values, of the kept modules too."""
-    steps = [replay(program) for program in replayed()]
+    """M51 to M63, M112, A1 to A49, Q48 to Q58: paths, ids, kinds, training state, counts, devices and values.
+
+    Those of the modules that a program keeps too, and effective values.
+    """
+    for program in programs():
+        assert program.keys() == FIELDS, program["name"]
+        assert set(program["depends_on"]) <= KNOWN, program["name"]
+    steps = [replay(program) for program in programs()]
 
     print(f"compared {sum(steps)} steps of {len(steps)} programs")
-    assert steps or FOLDER != SHIPPED
     if FOLDER == SHIPPED:
         assert (len(steps), sum(steps)) == (PROGRAMS, STEPS)
-
-
-def test_programs_with_quantization_or_reparameterization_are_the_only_ones_left_out():
-    """Nothing is left out in silence."""
-    left_out = Counter(reason for program in programs() if (reason := reason_to_leave_out(program)))
-
-    if FOLDER == SHIPPED:
-        assert left_out == LEFT_OUT

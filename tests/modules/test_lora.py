@@ -1,0 +1,326 @@
+"""LoRA: who gets an adapter, who trains, what is computed and what is recorded."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Seed, Tensor, ops, tensor, zeros
+from modules import SGD, Lora, LoraAdapter, ModuleError, Param, ParamGroup
+from modules.tree import leaves
+from tests.engine.strategies import FLOATS, values
+
+from .burn_files import ADAPTED, text_of, two_of
+from .reparameterizing import SetTo, everything, holding
+from .small_modules import AUTODIFF, Block, Holder, LazyLinear, Linear, modules, numbers, paths
+
+SEEDS = st.integers(0, 2**32 - 1)
+EXTENTS = st.integers(1, 4)
+
+
+def random(shape: tuple[int, ...], seed: int, device: str = AUTODIFF, dtype: Any = "float32") -> Tensor:
+    return Tensor.from_numpy(values(shape, np.dtype(dtype), seed), device)
+
+
+def adapted(d_in: int, d_out: int, rank: int, alpha: float, seed: int, device: str = AUTODIFF) -> Holder:
+    """A matrix with an adapter whose b is not zero."""
+    module = holding(w=random((d_in, d_out), seed, device)).apply_lora(Lora(rank, alpha, seed=seed))
+    return module.map(SetTo({"w.lora.b": random((rank, d_out), seed + 1, "cpu:0")}))
+
+
+# Who gets one, and who trains
+
+
+@given(made=modules(), ids=st.booleans(), data=st.data())
+def test_exactly_matrices_of_the_group_get_an_adapter_and_everything_else_is_frozen(made, ids, data):
+    """A14, A15, A20, A24, L87, L88: by path and id; nothing else is made; counts are those of the factors."""
+    module = made[0]
+    floats = [(path, leaf) for path, leaf in leaves(module) if isinstance(leaf, Param) and leaf.kind == "float"]
+    lazy = {path for path, leaf in floats if not leaf.is_initialized}
+    chosen = {path for path, _ in floats if data.draw(st.booleans())}
+    if ids:
+        wanted = [leaf.id for path, leaf in floats if path in chosen]
+        group = ParamGroup.from_ids(wanted)
+        chosen = {path for path, leaf in floats if leaf.id in wanted}
+    else:
+        group = ParamGroup.from_paths(chosen)
+    rank = 3
+    result = module.apply_lora(Lora(rank, 1.0, param_group=group))
+
+    expected = [(path, leaf) for path, leaf in floats if path in chosen and len(leaf.shape) == 2]
+    factors = [path for path in paths(result) if ".lora." in path]
+    assert factors == [f"{path}.lora.{name}" for path, _ in expected for name in "ab"]
+    assert result.num_params() == module.num_params() + sum(rank * sum(leaf.shape) for _, leaf in expected)
+    for path, leaf in leaves(result):
+        if isinstance(leaf, Param) and leaf.kind == "float":
+            assert leaf.trainable == (path in factors)
+    made_now = {path for path, _ in floats if module.at(path).is_initialized}
+    read = {id(module.at(path)) for path, _ in expected}
+    assert {path for path in made_now & lazy if id(module.at(path)) not in read} <= lazy_sharing(module, read)
+
+
+def lazy_sharing(module: Any, read: set[int]) -> set[str]:
+    """Paths whose lazy value is shared with one that was read."""
+    cells = {leaf._known() if leaf.is_initialized else None for path, leaf in leaves(module) if id(leaf) in read}
+    return {path for path, leaf in leaves(module) if isinstance(leaf, Param) and leaf._known() in cells}
+
+
+def test_the_group_is_matched_by_the_whole_path_and_flags_stay():
+    """A14, A15: integers, booleans and flags are left alone."""
+    block = Holder(block=Block(2, AUTODIFF)).train()
+    result = block.apply_lora(Lora(1, 1.0, param_group=ParamGroup.from_path("block.linear.weight")))
+
+    assert isinstance(result.block.linear.weight.reparameterization, LoraAdapter)
+    assert result.block.linear.bias.reparameterization is None
+    assert not result.block.linear.bias.trainable
+    assert result.block.training.is_enabled
+    assert result.block.training.configured
+    assert result.block.steps is block.block.steps
+
+
+@pytest.mark.parametrize("rank_of_tensor", [0, 1, 3, 4])
+def test_other_ranks_never_get_one(rank_of_tensor):
+    """A15: they are frozen, and a lazy one stays lazy."""
+    module = holding(w=zeros((2,) * rank_of_tensor, device=AUTODIFF)).apply_lora(Lora(1, 1.0))
+
+    assert module.w.reparameterization is None
+    assert not module.w.trainable
+    assert not module.w.base().is_require_grad
+
+
+def test_only_what_gets_an_adapter_is_made():
+    """A24: matched matrices; the others stay lazy."""
+    made: list[Any] = []
+    module = Holder(a=LazyLinear(2, 3, made=made), b=LazyLinear(2, 3, made=made))
+    result = module.apply_lora(Lora(1, 1.0, param_group=ParamGroup.from_predicate("b.")))
+
+    assert len(made) == 1
+    assert not result.a.weight.is_initialized
+    assert result.b.weight.is_initialized
+
+
+def test_factors_are_on_the_bases_device_with_fresh_ids_and_train_where_it_is_autodiff():
+    """A16: a is normal, b zero; configured to train; leaves if the base is an autodiff tensor."""
+    module = Holder(a=Linear(30, 20, "cpu:1"), b=Linear(30, 20, AUTODIFF)).apply_lora(Lora(25, 5.0, seed=1))
+    for name, device, is_leaf in (("a", "cpu:1", False), ("b", AUTODIFF, True)):
+        a, b = module.at(f"{name}.weight.lora.a"), module.at(f"{name}.weight.lora.b")
+        assert (a.shape, b.shape) == ((30, 25), (25, 20))
+        assert str(a.device) == str(b.device) == device
+        assert a.trainable
+        assert b.trainable
+        assert a.base().is_require_grad == b.base().is_require_grad == is_leaf
+        assert not b.base().numpy().any()
+        spread = a.base().numpy()
+        assert abs(spread.mean()) < 5 / 25 / np.sqrt(spread.size)
+        assert abs(spread.std() * 25 - 1) < 5 / np.sqrt(2 * spread.size)
+    ids = [leaf.id for _, leaf in leaves(module)]
+    assert len(set(ids)) == len(ids)
+    std = holding(w=numbers(50, 2)).apply_lora(Lora(20, 1.0, init_std=3.0, seed=1)).at("w.lora.a").base().numpy().std()
+    assert abs(std / 3 - 1) < 5 / np.sqrt(2 * 50 * 20)
+    assert not holding(w=numbers(5, 2)).apply_lora(Lora(2, 1.0, init_std=0.0)).at("w.lora.a").base().numpy().any()
+
+
+def test_a_seed_and_a_path_give_the_same_factors_each_time_and_others_others():
+    """A13, DESIGN engine: wherever the model lies; without a seed they differ."""
+    module, lora = Holder(a=Linear(3, 2), b=Linear(3, 2)), Lora(2, 1.0, seed=7)
+
+    def first(one: Any) -> list[bytes]:
+        return [one.at(f"{name}.weight.lora.a").base().tobytes() for name in "ab"]
+
+    once = first(module.apply_lora(lora))
+    assert first(module.apply_lora(lora)) == first(module.fork("cpu:1").apply_lora(Lora(2, 1.0, seed=7))) == once
+    assert once[0] != once[1]
+    assert first(module.apply_lora(Lora(2, 1.0, seed=8))) != once
+    assert first(module.apply_lora(Lora(2, 1.0))) != first(module.apply_lora(Lora(2, 1.0)))
+    stream = Seed(7)
+    assert first(module.apply_lora(Lora(2, 1.0, seed=stream))) == once
+    assert first(module.apply_lora(Lora(2, 1.0, seed=stream))) != once
+
+
+def test_a_tied_matrix_gets_one_adapter_and_parts_where_the_group_has_one_place():
+    """D8: asked once per object and group answer; the base stays tied."""
+    tied = Param(numbers(2, 2))
+    both = Holder(a=tied, b=tied).apply_lora(Lora(1, 1.0))
+    assert both.a is both.b
+    one = Holder(a=tied, b=tied).apply_lora(Lora(1, 1.0, param_group=ParamGroup.from_path("b")))
+
+    assert one.a.reparameterization is None
+    assert one.b.reparameterization is not None
+    assert [leaf for path, leaf in leaves(one) if path == "b"] == [one.a]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 0}, "rank is 0"),
+        ({"rank": -1}, "rank is -1"),
+        ({"rank": True}, "rank is True"),
+        ({"rank": 1.5}, "rank is 1.5"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"alpha": float("inf")}, "alpha is inf"),
+        ({"alpha": "1"}, "alpha is '1'"),
+        ({"init_std": -0.5}, "init_std is -0.5"),
+        ({"init_std": float("inf")}, "init_std is inf"),
+        ({"dtype": "int32"}, "dtype is int32"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_when_they_are_made(settings, message):
+    """A21."""
+    with pytest.raises(ModuleError, match=message):
+        Lora(**{"rank": 1, "alpha": 1.0, **settings})
+
+
+def test_settings_cannot_be_changed_and_groups_must_be_groups():
+    """A21: a field that is changed later could not be checked."""
+    with pytest.raises(AttributeError):
+        Lora(1, 1.0).rank = 0  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError, match="ParamGroup"):
+        Lora(1, 1.0, param_group="weight")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="apply_lora takes"):
+        Linear(2, 2).apply_lora("weight")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ModuleError, match=r"^apply_lora: weight has a reparameterization already"):
+        Linear(2, 2).apply_lora(Lora(1, 1.0)).apply_lora(Lora(1, 1.0))
+
+
+# What is computed
+
+
+def test_the_worked_example():
+    """Section 4 of the rules: effective value, gradients of both factors, none of the frozen base."""
+    module = holding(w=tensor([[1.0, 2.0], [3.0, 4.0]], device=AUTODIFF)).apply_lora(Lora(1, 2.0))
+    set_to = {
+        "w.lora.a": tensor([[1.0], [-1.0]], device="cpu:0"),
+        "w.lora.b": tensor([[0.5, 0.25]], device="cpu:0"),
+    }
+    module = module.map(SetTo(set_to))
+    assert module.w.val().numpy().tolist() == [[2.0, 2.5], [2.0, 3.5]]
+
+    gradients = ops.sum(tensor([[1.0, 1.0]], device="cpu:0") @ module.w.val()).backward()
+    a, b = module.at("w.lora.a").grad(gradients), module.at("w.lora.b").grad(gradients)
+    assert a.numpy().tolist() == [[1.5], [1.5]]
+    assert b.numpy().tolist() == [[0.0, 0.0]]
+    assert module.w.grad(gradients) is None
+    assert len(gradients) == 2
+
+
+@given(shape=st.tuples(EXTENTS, EXTENTS), rank=EXTENTS, dtype=st.sampled_from(FLOATS), seed=SEEDS)
+def test_with_b_zero_the_value_is_the_base_but_for_the_sign_of_zero(shape, rank, dtype, seed):
+    """L85, A19: bit for bit, subnormals too; of -0 comes +0, or -0 where the product is -0."""
+    numbers_ = values(shape, dtype, seed)
+    numbers_.flat[0] = [-0.0, np.finfo(np.float32).smallest_subnormal, 1.0][seed % 3]
+    module = holding(w=Tensor.from_numpy(numbers_, "cpu:0")).apply_lora(Lora(rank, 3.0))
+
+    found = module.w.val().numpy()
+    assert found.dtype == dtype
+    zero = numbers_ == 0
+    assert np.array_equal(found == 0, zero)
+    assert found[~zero].tobytes() == numbers_[~zero].tobytes()
+
+
+@given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
+def test_the_value_is_base_plus_scale_times_product_at_each_read(shape, rank, alpha, seed):
+    """L86, A6, A18: scale is alpha / rank; a factor that is changed shows at once."""
+    module = adapted(*shape, rank, alpha, seed)
+    for other in (seed, seed + 2):
+        module = module.map(SetTo({"w.lora.a": random((shape[0], rank), other, "cpu:0")}))
+        base, a, b = (module.at(path).base().numpy() for path in ("w", "w.lora.a", "w.lora.b"))
+        expected = base.astype(float) + alpha / rank * (a.astype(float) @ b.astype(float))
+        assert np.allclose(module.w.val().numpy(), expected, rtol=1e-5, atol=1e-5)
+        assert module.w.val().tobytes() == (base + (a @ b) * np.float32(alpha / rank)).tobytes()
+
+
+@given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
+def test_gradients_reach_the_factors_only_and_a_step_changes_no_base_bit(shape, rank, alpha, seed):
+    """L87, A10, A49: scale · G · bT and scale · aT · G for the gradient G of the weight."""
+    module = adapted(*shape, rank, alpha, seed)
+    g = random(shape, seed + 3, "cpu:0")
+    gradients = ops.sum(module.w.val() * g).backward()
+    a, b = (module.at(f"w.lora.{name}").base().numpy().astype(float) for name in "ab")
+    upstream = g.numpy().astype(float)
+
+    found_a, found_b = (module.at(f"w.lora.{name}").grad(gradients).numpy() for name in "ab")
+    assert np.allclose(found_a, alpha / rank * upstream @ b.T, rtol=1e-4, atol=1e-4)
+    assert np.allclose(found_b, alpha / rank * a.T @ upstream, rtol=1e-4, atol=1e-4)
+    assert module.w.grad(gradients) is None
+    stepped = SGD(0.1).step(module, gradients)
+    assert stepped.w.base() is module.w.base()
+    assert np.allclose(stepped.at("w.lora.a").base().numpy(), a - 0.1 * found_a, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("of", FLOATS)
+@pytest.mark.parametrize("factors", [None, *FLOATS])
+def test_factors_and_value_have_the_dtype_that_is_set_or_the_bases(of, factors):
+    """A17, A18: a base of another dtype is cast for the sum; base and record keep theirs."""
+    module = holding(w=random((3, 2), 1, dtype=of)).apply_lora(Lora(2, 1.0, dtype=factors))
+    expected = of if factors is None else factors
+
+    assert module.at("w.lora.a").dtype == module.at("w.lora.b").dtype == module.w.val().dtype == expected
+    assert module.w.base().dtype == module.w.dtype == of
+    assert module.w.val().numpy().tobytes() == (module.w.base().cast(expected) + 0.0).numpy().tobytes()
+
+
+@pytest.mark.golden
+def test_effective_values_and_the_materialized_module_are_burns_but_for_the_order_of_a_product():
+    """A18, A32: ``lora.bpk``, ``lora_effective.json`` and ``lora_materialized.bpk``."""
+    module, folded = two_of("lora", 2.0), two_of("lora_materialized", 2.0)
+    recorded = text_of("lora_effective.json")["lora"]
+
+    assert recorded.keys() == set(ADAPTED)
+    for path in ADAPTED:
+        value, expected = module.at(path).val(), np.frombuffer(bytes.fromhex(recorded[path]), np.float32)
+        assert np.allclose(value.numpy().reshape(-1), expected, rtol=1e-6, atol=1e-7)
+        assert folded.at(path).base().tobytes() == expected.tobytes()
+        assert module.materialize().at(path).base().tobytes() == value.tobytes()
+    assert module.num_params() == text_of("lora.json")["num_params"]
+    assert module.materialize().num_params() == text_of("lora_materialized.json")["num_params"]
+
+
+# Switches and records
+
+
+def test_unfreezing_enables_the_bases_too_unless_a_group_leaves_them_out():
+    """A22, A23: which turns LoRA into full training; freezing afterwards freezes the factors."""
+    module = Holder(a=Linear(2, 2, AUTODIFF)).apply_lora(Lora(1, 1.0))
+    bases = ParamGroup.ids_from_module(Holder(a=Linear(1, 1))) | ParamGroup.from_paths(["a.weight", "a.bias"])
+
+    def training(one: Any) -> list[str]:
+        return [path for path, leaf in leaves(one) if leaf.trainable and leaf.base().is_require_grad]
+
+    factors = ["a.weight.lora.a", "a.weight.lora.b"]
+    assert training(module) == factors
+    assert training(module.unfreeze()) == training(module.set_require_grad(True)) == paths(module)
+    assert training(module.freeze()) == []
+    assert training(module.freeze().unfreeze_group(ParamGroup.all().exclude(bases))) == factors
+    assert training(module.valid()) == []
+    assert training(module.valid().train()) == factors
+
+
+def test_materialize_leaves_the_result_frozen_as_the_bases_were():
+    """A32, A36, X34: configured and effective; `train` does not change that, `unfreeze` does."""
+    module = adapted(3, 2, 2, 1.0, 5)
+    folded = module.materialize()
+
+    assert not folded.w.trainable
+    assert not folded.w.base().is_require_grad
+    assert not folded.valid().train().w.base().is_require_grad
+    assert folded.unfreeze().w.base().is_require_grad
+    assert folded.w.id == module.w.id
+    assert paths(folded) == ["w"]
+    assert module.valid().materialize().w.base().device.is_autodiff is False
+
+
+def test_adapters_alone_are_recorded_and_loaded_over_a_base():
+    """A28, A30: ids too; the scale comes from the settings."""
+    plain = Holder(a=Linear(3, 2), b=Linear(2, 2))
+    trained = plain.apply_lora(Lora(2, 1.0, seed=1)).map(SetTo({"a.weight.lora.b": numbers(2, 2)}))
+    only = trained.into_record_group(ParamGroup.from_predicate(".lora."))
+    assert list(only) == [f"{name}.weight.lora.{factor}" for name in "ab" for factor in "ab"]
+
+    other = plain.apply_lora(Lora(2, 8.0)).load_record(only.with_options(allow_partial=True))
+    assert everything(other) == everything(trained)
+    base, change = plain.a.weight.val().numpy(), trained.a.weight.val().numpy() - plain.a.weight.val().numpy()
+    assert np.allclose(other.a.weight.val().numpy(), base + 8 * change, rtol=1e-5)
+    refused = plain.apply_lora(Lora(3, 1.0)).try_load_record(only.with_options(allow_partial=True))
+    assert [mismatch.path for mismatch in refused.mismatched] == list(only)
