@@ -1,4 +1,7 @@
-"""``python -m bench NAME …``: run benchmarks, print their tables, and write them as JSON."""
+"""``python -m bench NAME …``: run benchmarks, print their tables, and write them as JSON.
+
+``python -m bench compare OLD NEW`` compares two of those files.
+"""
 
 import argparse
 import importlib
@@ -8,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine import EngineError
+from engine import Device, DeviceError, EngineError
 from examples.errors import UsageError
 
-from . import machine, report
+from . import compare, machine, report
 from .answers import AnswerError
 from .beside.client import is_python
-from .registry import BENCHMARKS
+from .registry import BENCHMARKS, tables_of
 from .settings import Settings
 
 _EPILOG = (
@@ -36,9 +39,30 @@ def _parser() -> argparse.ArgumentParser:
         "--beside",
         type=Path,
         metavar="PYTHON",
-        help="interpreter of an environment with torch or llama_cpp, for generate and train; by default this one",
+        help="interpreter of an environment with torch or llama_cpp, for those that compare; by default this one",
     )
+    parser.add_argument(
+        "--devices",
+        metavar="D,D,…",
+        help="between which copies are measured, such as cpu:0,cuda:0,cuda:1; by default all that there are",
+    )
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots of copies there, as PNG and SVG")
     return parser
+
+
+def _devices(text: str | None) -> tuple[Device, ...]:
+    """The devices that the option names.
+
+    Raises:
+        DeviceError: one is no device, or this machine lacks it; or they are not two or more.
+    """
+    devices = () if text is None else tuple(Device(part.strip()).inner() for part in text.split(","))
+    if text is not None and (len(devices) < 2 or len({*devices}) < len(devices)):
+        raise DeviceError("give two devices or more, each once")
+    for device in devices:
+        with device:
+            pass
+    return devices
 
 
 def _refusal(arguments: argparse.Namespace) -> str | None:
@@ -46,31 +70,16 @@ def _refusal(arguments: argparse.Namespace) -> str | None:
     for name in arguments.names:
         if name not in BENCHMARKS:
             return f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}"
-    if arguments.json is not None and (trouble := _trouble_writing(arguments.json)) is not None:
+    if arguments.json is not None and (trouble := report.trouble_writing(arguments.json)) is not None:
         return f"--json {arguments.json}: {trouble}"
     if arguments.beside is not None and not arguments.beside.is_file():
         return f"--beside {arguments.beside}: there is no such interpreter"
     if arguments.beside is not None and not is_python(arguments.beside):
         return f"--beside {arguments.beside}: it is no Python interpreter"
+    if arguments.plots is not None and arguments.plots.exists() and not arguments.plots.is_dir():
+        return f"--plots {arguments.plots}: it is no folder"
     if arguments.threads is not None and arguments.threads < 1:
         return f"--threads {arguments.threads}: give 1 or more"
-    return None
-
-
-def _trouble_writing(file: Path) -> str | None:
-    """Why a file cannot be written, found out before anything is measured; None if it can.
-
-    What is in the file stays, and a file that is not there is not left behind.
-    """
-    try:
-        if not file.parent.is_dir():
-            return f"there is no folder {file.parent}"
-        is_new = not file.exists()
-        file.open("ab").close()
-        if is_new:
-            file.unlink()
-    except OSError as error:
-        return f"it cannot be written: {error.strerror}"
     return None
 
 
@@ -89,7 +98,12 @@ def _run(name: str, settings: Settings) -> report.Result:
     with machine.OtherWork() as other:
         rows = list(benchmark.measure(settings))
     return report.Result(
-        name=name, question=benchmark.__doc__ or "", rows=rows, quick=settings.quick, others=other.share
+        name=name,
+        question=benchmark.__doc__ or "",
+        rows=rows,
+        quick=settings.quick,
+        others=other.share,
+        tables=tables_of(benchmark, rows),
     )
 
 
@@ -100,14 +114,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if two sides computed different answers or something is missing; 2 for wrong
         arguments; 130 if interrupted.
     """
-    given = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["compare"]:
+        return compare.main(words[1:])
+    given = _parser().parse_args(words)
     refusal = _refusal(given)
     if refusal is None and given.threads is not None:
-        refusal = _missing("threadpoolctl")
+        refusal = _missing("threadpoolctl", "--threads")
+    if refusal is None and given.plots is not None:
+        refusal = _missing("matplotlib", "--plots")
+    try:
+        devices = () if refusal is not None else _devices(given.devices)
+    except DeviceError as error:
+        devices, refusal = (), f"--devices {given.devices}: {error}"
     if refusal is not None:
         print(f"python -m bench: {refusal}", file=sys.stderr)
         return 2
-    settings = Settings(quick=given.quick, beside=given.beside)
+    settings = Settings(quick=given.quick, beside=given.beside, devices=devices, plots=given.plots)
     results: list[report.Result] = []
     try:
         with _threads(given.threads):
@@ -126,11 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _missing(package: str) -> str | None:
-    """That a package is not installed; None if it is."""
+def _missing(package: str, option: str) -> str | None:
+    """That a package that an option takes is not installed; None if it is."""
     if importlib.util.find_spec(package) is not None:
         return None
-    return f"--threads takes the package {package}; in the clone, pip install -e '.[bench]'"
+    return f"{option} takes the package {package}; in the clone, pip install -e '.[bench]'"
 
 
 if __name__ == "__main__":

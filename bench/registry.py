@@ -1,10 +1,10 @@
 """Which benchmarks there are: a file of this folder for each, listed here under its name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from . import forward, generate, modules, records, train
-from .report import Row
+from . import copies, forward, generate, modules, quantize, records, train
+from .report import Row, Table
 from .settings import Settings
 
 
@@ -23,9 +23,17 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
+    "copies": copies,
     "forward": forward,
     "generate": generate,
     "modules": modules,
+    "quantize": quantize,
     "records": records,
     "train": train,
 }
+
+
+def tables_of(benchmark: Benchmark, rows: Sequence[Row]) -> Sequence[Table]:
+    """The tables of a benchmark's own that show its rows; none where it has no function ``tables``."""
+    made = getattr(benchmark, "tables", None)
+    return () if made is None else made(rows)

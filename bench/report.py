@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .timing import Spread
 
 _WIDTH: Final = 140  # columns of a table that goes to a file
-_BUSY: Final = 0.05  # share of the machine that others may take before figures are doubtful
+BUSY: Final = 0.05  # share of the machine that others may take before figures are doubtful
 
 
 class Limit(NamedTuple):
@@ -51,6 +51,7 @@ class Row:
         bound: what the ratio, or without one the value, must keep to.
         goal: what it should.
         note: one line to read with it.
+        tags: what it is about, for whoever reads the JSON; None where its name says it all.
     """
 
     what: str
@@ -61,6 +62,7 @@ class Row:
     bound: Limit | None = None
     goal: Limit | None = None
     note: str = ""
+    tags: Mapping[str, Any] | None = None
 
     @property
     def judged(self) -> float | None:
@@ -75,6 +77,14 @@ class Row:
         return None if self.bound is None or judged is None else self.bound.holds(judged)
 
 
+class Table(NamedTuple):
+    """A table of a benchmark's own."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A benchmark's rows.
@@ -85,6 +95,7 @@ class Result:
         rows: in order.
         quick: whether the figures mean nothing.
         others: the share of the machine that other work took, 0 to 1; None where that is unknown.
+        tables: what is printed first; then of the rows only those that have a bound or a goal, or were not measured.
     """
 
     name: str
@@ -92,13 +103,21 @@ class Result:
     rows: Sequence[Row]
     quick: bool
     others: float | None
+    tables: Sequence[Table] = ()
+
+    @property
+    def printed(self) -> Sequence[Row]:
+        """The rows that are printed."""
+        if not self.tables:
+            return self.rows
+        return [row for row in self.rows if row.value is None or row.bound is not None or row.goal is not None]
 
     @property
     def warning(self) -> str:
         """Why the figures should not be believed; empty if they may."""
         if self.quick:
             return "a quick run shows that the benchmark works; its figures mean nothing"
-        if self.others is not None and self.others > _BUSY:
+        if self.others is not None and self.others > BUSY:
             return f"other work took {self.others:.0%} of this machine meanwhile; wait until it is quiet and run again"
         return ""
 
@@ -121,6 +140,7 @@ def document(machine: Mapping[str, Any], results: Sequence[Result]) -> dict[str,
 
 
 def _row_object(row: Row, quick: bool) -> dict[str, Any]:
+    tags = {} if row.tags is None else {"tags": dict(row.tags)}
     return {
         "what": row.what,
         "value": None if row.value is None else row.value._asdict(),
@@ -131,12 +151,30 @@ def _row_object(row: Row, quick: bool) -> dict[str, Any]:
         "goal": None if row.goal is None else row.goal._asdict(),
         "holds": None if quick else row.holds,
         "note": row.note,
+        **tags,
     }
 
 
 def write_json(file: Path, machine: Mapping[str, Any], results: Sequence[Result]) -> None:
     """Write `document` to a file."""
     file.write_text(json.dumps(document(machine, results), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def trouble_writing(file: Path) -> str | None:
+    """Why a file cannot be written, found out before anything is measured; None if it can.
+
+    What is in the file stays, and a file that is not there is not left behind.
+    """
+    try:
+        if not file.parent.is_dir():
+            return f"there is no folder {file.parent}"
+        is_new = not file.exists()
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
+    except OSError as error:
+        return f"it cannot be written: {error.strerror}"
+    return None
 
 
 def number_text(number: float) -> str:
@@ -168,37 +206,54 @@ def print_result(result: Result, *, markdown: bool = False) -> None:
     Args:
         markdown: as text for a README, which it is without the package rich as well.
     """
-    rows = [cells(row, quick=result.quick) for row in result.rows]
-    notes = [f"{row.what}: {row.note}" for row in result.rows if row.note and row.value is not None]
+    rows = [cells(row, quick=result.quick) for row in result.printed]
+    tables = [*result.tables, *([Table("", COLUMNS, rows)] if rows else [])]
+    notes = [f"{row.what}: {row.note}" for row in result.printed if row.note and row.value is not None]
     if result.warning:
         notes.append(result.warning)
+    print_tables(_title(result), tables, notes, markdown=markdown, name=result.name)
+
+
+def print_tables(
+    heading: str, tables: Sequence[Table], notes: Sequence[str], *, markdown: bool = False, name: str = ""
+) -> None:
+    """Print a heading, tables with their titles, and notes.
+
+    Args:
+        markdown: as text for a README, which it is without the package rich as well.
+        name: what stands in front of the heading.
+    """
     if markdown or importlib.util.find_spec("rich") is None:
-        _print_markdown(result, rows, notes)
+        _print_markdown(f"**{name}**: {heading}" if name else heading, tables, notes)
     else:
-        _print_rich(result, rows, notes)
+        _print_rich(f"{name}: {heading}" if name else heading, tables, notes)
 
 
 def _title(result: Result) -> str:
     return result.question.strip().split("\n", 1)[0]
 
 
-def _print_markdown(result: Result, rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> None:
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
-    print(f"\n**{result.name}**: {_title(result)}\n", *(f"| {' | '.join(line)} |" for line in lines), sep="\n")
+def _print_markdown(heading: str, tables: Sequence[Table], notes: Sequence[str]) -> None:
+    print(f"\n{heading}")
+    for title, columns, rows in tables:
+        lines = [columns, ("---",) * len(columns), *rows]
+        print(*([f"\n{title}"] if title else []), "", *(f"| {' | '.join(line)} |" for line in lines), sep="\n")
     for note in notes:
         print(f"\n{note}")
 
 
-def _print_rich(result: Result, rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> None:
-    table = importlib.import_module("rich.table").Table(
-        *COLUMNS, title=f"{result.name}: {_title(result)}", title_justify="left", box=_box()
-    )
-    for row in rows:
-        table.add_row(*row)
+def _print_rich(heading: str, tables: Sequence[Table], notes: Sequence[str]) -> None:
     console = importlib.import_module("rich.console").Console()
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
-    console.print(table, markup=False)
+    console.print(heading, style="italic", markup=False, highlight=False)
+    for title, columns, rows in tables:
+        if title:
+            console.print(f"\n{title}", markup=False, highlight=False)
+        table = importlib.import_module("rich.table").Table(*columns, box=_box())
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, markup=False)
     for note in notes:
         console.print(note, style="dim", markup=False, highlight=False)
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from engine import Device
+
 T = TypeVar("T")
 
 
@@ -14,10 +16,14 @@ class Settings:
     Attributes:
         quick: sizes and rounds that end within seconds and show that a benchmark works; the figures mean nothing.
         beside: the interpreter of an environment with PyTorch or llama.cpp to measure beside; None for this one.
+        devices: between which copies are measured; none for those that the machine has.
+        plots: the folder for plots; None for none.
     """
 
     quick: bool = False
     beside: Path | None = None
+    devices: tuple[Device, ...] = ()
+    plots: Path | None = None
 
     def rounds(self, full: int) -> int:
         """How many rounds to measure: `full`, or two."""

@@ -25,17 +25,18 @@ class Speaker:
     Args:
         file: a GGUF file.
         devices: the layers are cut evenly over them.
+        only_last: whether it gives the logits of the last position alone.
     """
 
     version = "ours"
 
-    def __init__(self, file: Path, devices: Sequence[str]) -> None:
+    def __init__(self, file: Path, devices: Sequence[str], *, only_last: bool = True) -> None:
         with open_record(file) as record:
             self.config = llama_config(record)
             placement = LayerPlacement.even(devices, self.config.n_layers)
             if self.config.is_tied:
                 placement = LayerPlacement(placement.input, placement.hidden, placement.input)
-            built = DistributedLayeredModel(Llama(self.config, placement, only_last=True), placement)
+            built = DistributedLayeredModel(Llama(self.config, placement, only_last=only_last), placement)
             self.model = built.load_record(llama_record(record, self.config))
         self._cache: Any = None
         self._logits: Tensor | None = None

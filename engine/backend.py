@@ -23,6 +23,20 @@ class Memory(NamedTuple):
     total: int
 
 
+class Description(NamedTuple):
+    """What a device is.
+
+    Attributes:
+        name: of the hardware, as its maker calls it.
+        capability: the compute capability of a GPU, ``"9.0"``; empty for a CPU.
+        peers: indices of the other devices of its kind whose memory it can reach, as far as the driver says.
+    """
+
+    name: str
+    capability: str = ""
+    peers: tuple[int, ...] = ()
+
+
 class Backend(Protocol):
     """One kind of device. Arrays are the backend's own, except where NumPy's are named."""
 
@@ -58,6 +72,10 @@ class Backend(Protocol):
         """
         ...
 
+    def describe(self, index: int) -> Description:
+        """What a device is; on a GPU this opens it."""
+        ...
+
     def memory(self, index: int) -> Memory:
         """Free and total memory of a device."""
         ...
@@ -70,12 +88,21 @@ class Backend(Protocol):
         """A copy of a host array on a device; it keeps the memory order of a dense one (D5)."""
         ...
 
-    def download(self, array: Array, index: int) -> NDArray[Any]:
-        """A copy of a device's array in host memory; it keeps the memory order of a dense one (D5)."""
+    def download(self, arrays: Sequence[Array], index: int) -> list[NDArray[Any]]:
+        """Copies of a device's arrays in host memory; they keep the memory order of dense ones (D5)."""
         ...
 
-    def copy_between(self, arrays: Sequence[Array], source: int, destination: int) -> tuple[list[Array], Route]:
-        """Copies on another device of the same kind, and the route they took (D5: memory order kept)."""
+    def copy_between(
+        self, arrays: Sequence[Array], source: int, destination: int, route: Route | None = None
+    ) -> tuple[list[Array], Route]:
+        """Copies on another device of the same kind, and the route they took (D5: memory order kept).
+
+        Args:
+            route: the one to take, which a measurement may choose; None for the best that works.
+
+        Raises:
+            DeviceError: a device is out of memory, or there is no such route between the two.
+        """
         ...
 
 

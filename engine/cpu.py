@@ -1,5 +1,7 @@
 """The CPU backend: NumPy. Every index is a device with memory of its own, so a copy between two is a real one."""
 
+import platform
+import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend, Memory, Route
+from .backend import Backend, Description, Memory, Route
 from .errors import DeviceError
 
 _CGROUP_FILES: Final = (  # (limit, usage) of control groups, version 2 and 1
@@ -33,6 +35,14 @@ class CpuBackend:
 
     def synchronize(self, index: int) -> None: ...
 
+    def describe(self, index: int) -> Description:
+        """The processor's name; all CPU devices share its memory."""
+        try:
+            found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        except OSError:
+            found = None
+        return Description(found[1].strip() if found else platform.processor() or platform.machine())
+
     def memory(self, index: int) -> Memory:
         """What the machine, and the process's control group, still have to give."""
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -46,12 +56,14 @@ class CpuBackend:
     def upload(self, array: NDArray[Any], index: int) -> NDArray[Any]:
         return _copied(array, index)
 
-    def download(self, array: NDArray[Any], index: int) -> NDArray[Any]:
-        return _copied(array, index)
+    def download(self, arrays: Sequence[NDArray[Any]], index: int) -> list[NDArray[Any]]:
+        return [_copied(array, index) for array in arrays]
 
     def copy_between(
-        self, arrays: Sequence[NDArray[Any]], source: int, destination: int
+        self, arrays: Sequence[NDArray[Any]], source: int, destination: int, route: Route | None = None
     ) -> tuple[list[NDArray[Any]], Route]:
+        if route not in (None, "host"):
+            raise DeviceError(f"copies between CPU devices go by the route 'host', not {route!r}")
         return [_copied(array, destination) for array in arrays], "host"
 
 

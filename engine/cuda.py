@@ -15,15 +15,16 @@ device is first used. ``LAYERLOOM_NO_PEER=1`` switches peer access off.
 import os
 import threading
 import warnings
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Self, TypeVar, final
+from typing import Any, Final, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Array, Backend, Memory, Route
+from .backend import Array, Backend, Description, Memory, Route
 from .cuda_errors import EXTRAS, device_error
+from .cuda_flights import Flights
+from .cuda_staging import DownStage, UpStage
 from .errors import DeviceError
 
 try:
@@ -35,9 +36,7 @@ except Exception as error:
 
 A = TypeVar("A", bound=Any)
 
-_STAGE_NBYTES: Final = 8 << 20  # each of the two pinned buffers through which host copies go
-_ALIGNMENT: Final = 512  # of what shares a buffer, as of CuPy's own blocks
-_IN_FLIGHT: Final = 32  # batches between two devices whose memory is held at most
+_STAGE_NBYTES: Final = 8 << 20  # each of the two pinned buffers of one way
 _PATTERN_NBYTES: Final = (1 << 16) + 3  # what the first copy of a pair sends there and back
 
 _ALREADY_ENABLED: Final = 704
@@ -56,8 +55,9 @@ class CudaBackend:
         self._lock = threading.RLock()
         self._gpus: dict[int, _Gpu] = {}
         self._peers: dict[frozenset[int], bool] = {}
-        self._stages: dict[tuple[int | None, int], _Stage] = {}
-        self._flights: dict[tuple[int, int], deque[_Flight]] = {}
+        self._up: dict[tuple[int | None, int], UpStage] = {}
+        self._down: dict[int, DownStage] = {}
+        self._flights = Flights()
 
     def indices(self) -> Sequence[int]:
         return range(_count())
@@ -67,6 +67,15 @@ class CudaBackend:
 
     def leave(self, index: int, error: BaseException | None = None) -> None:
         self._gpus[index].__exit__(type(error), error, None)
+
+    def describe(self, index: int) -> Description:
+        """What the driver says; whether peer access works is seen when two GPUs are first used together."""
+        with self._gpu(index) as gpu:
+            name, capability = runtime.getDeviceProperties(index)["name"], str(gpu.device.compute_capability)
+            others = (other for other in range(_count()) if other != index)
+            peers = tuple(other for other in others if runtime.deviceCanAccessPeer(index, other))
+        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        return Description(text, f"{capability[:-1]}.{capability[-1]}", peers)
 
     def memory(self, index: int) -> Memory:
         """What the driver and CuPy's pool still have to give; a limit of the pool counts as the GPU's memory."""
@@ -82,16 +91,16 @@ class CudaBackend:
     def synchronize(self, index: int) -> None:
         with self._gpu(index) as gpu:
             gpu.device.synchronize()
-        self._sweep()
+        self._flights.sweep()
 
     def upload(self, array: NDArray[Any], index: int) -> Array:
         """A copy on a GPU, through pinned buffers of fixed size; the array may be changed at once (C7)."""
         gpu = self._gpu(index)
         lying, axes = _as_it_lies(array)
         elements = lying.reshape(-1).view(np.uint8)
-        stage, sent = self._stage(None, gpu), 0
+        stage, sent = self._up_stage(None, gpu), 0
+        (made,) = self._vacant([lying], gpu)
         with stage.lock, gpu:
-            made = cupy.empty(lying.shape, lying.dtype)
             while sent < elements.size:
                 part = stage.take(elements.size - sent)
                 np.copyto(part, elements[sent : sent + part.size])
@@ -99,21 +108,34 @@ class CudaBackend:
                 sent += part.size
             return _arranged(made, axes)
 
-    def download(self, array: Array, index: int) -> NDArray[Any]:
-        """A copy in host memory; the call waits for the array's own stream, and for it alone."""
-        with self._gpu(index) as gpu:
-            lying, axes = _as_it_lies(array)
-            made = np.empty(lying.shape, lying.dtype)
-            if made.size:
-                lying.get(stream=gpu.stream, out=made, blocking=True)
-        return _arranged(made, axes)
+    def download(self, arrays: Sequence[Array], index: int) -> list[NDArray[Any]]:
+        """Copies in host memory, through pinned buffers of fixed size, for which the host waits last (C7)."""
+        gpu = self._gpu(index)
+        stage = self._down_stage(gpu)
+        with stage.lock, gpu:
+            lying = [_as_it_lies(array) for array in arrays]
+            made = [np.empty(array.shape, array.dtype) for array, _ in lying]
+            try:
+                for (array, _), copy in zip(lying, made, strict=True):
+                    elements, sent = copy.reshape(-1).view(np.uint8), 0
+                    while sent < elements.size:
+                        part = stage.take(elements.size - sent)
+                        _copy(part.ctypes.data, array.data.ptr + sent, part.size, runtime.memcpyDeviceToHost, gpu)
+                        stage.sent(part, elements[sent : sent + part.size])
+                        sent += part.size
+                stage.land()
+            finally:
+                stage.forget()
+        return [_arranged(copy, axes) for copy, (_, axes) in zip(made, lying, strict=True)]
 
-    def copy_between(self, arrays: Sequence[Array], source: int, destination: int) -> tuple[list[Array], Route]:
+    def copy_between(
+        self, arrays: Sequence[Array], source: int, destination: int, route: Route | None = None
+    ) -> tuple[list[Array], Route]:
         """Copies on another GPU, all issued before anything waits for one; no host waits at all (C3)."""
         origin, target = self._gpu(source), self._gpu(destination)
+        by_peer = self._goes_by_peer(origin, target, route)
         with origin:
             lying = [_as_it_lies(array) for array in arrays]
-        by_peer = self._reach(origin, target)
         arrays = [array for array, _ in lying]
         if by_peer:
             with self._lock:  # peer access is switched under it, never while copies are being queued (C6)
@@ -134,10 +156,9 @@ class CudaBackend:
         destination's stream waits for them: memory that goes back to the
         driver waits for no stream of another GPU.
         """
+        made = self._vacant(arrays, target)
         with target:
-            made = [cupy.empty(array.shape, array.dtype) for array in arrays]
-            vacant = cupy.cuda.Event(disable_timing=True)
-            vacant.record(target.stream)
+            vacant = target.recorded()
         try:
             with origin:
                 origin.stream.wait_event(vacant)
@@ -146,11 +167,10 @@ class CudaBackend:
                         runtime.memcpyPeerAsync(
                             copy.data.ptr, target.index, array.data.ptr, origin.index, array.nbytes, origin.stream.ptr
                         )
-                done = cupy.cuda.Event(disable_timing=True)
-                done.record(origin.stream)
+                done = origin.recorded()
             with target:
                 target.stream.wait_event(done)
-            self._hold(_Flight(done, made), origin, target)
+            self._flights.hold(origin, target, done, made)
         except BaseException:
             with origin:  # nobody would wait for the copies, and their memory is about to be given back
                 origin.stream.synchronize()
@@ -159,9 +179,8 @@ class CudaBackend:
 
     def _by_host(self, arrays: Sequence[Array], origin: "_Gpu", target: "_Gpu") -> list[Array]:
         """Copies of contiguous arrays through pinned buffers, each part down on one stream and up on the other."""
-        with target:
-            made = [cupy.empty(array.shape, array.dtype) for array in arrays]
-        stage = self._stage(origin, target)
+        made = self._vacant(arrays, target)
+        stage = self._up_stage(origin, target)
         with stage.lock:
             for array, copy in zip(arrays, made, strict=True):
                 sent = 0
@@ -170,32 +189,38 @@ class CudaBackend:
                     host = part.ctypes.data
                     with origin:
                         _copy(host, array.data.ptr + sent, part.size, runtime.memcpyDeviceToHost, origin)
-                        down = cupy.cuda.Event(disable_timing=True)
-                        down.record(origin.stream)
+                        down = origin.recorded()
                     with target:
                         target.stream.wait_event(down)
                         _copy(copy.data.ptr + sent, host, part.size, runtime.memcpyHostToDevice, target)
                     sent += part.size
         return made
 
-    def _hold(self, flight: "_Flight", origin: "_Gpu", target: "_Gpu") -> None:
-        """Keep copies until they are done, those of the last batches of a pair (C4)."""
-        self._sweep()
-        with self._lock:
-            flights = self._flights.setdefault((origin.index, target.index), deque())
-            flights.append(flight)
-            while len(flights) > _IN_FLIGHT:
-                with target:
-                    flights[0].done.synchronize()
-                flights.popleft()
+    def _vacant(self, arrays: Sequence[Any], target: "_Gpu") -> list[Array]:
+        """Memory for copies of arrays; where there is none left, copies that are on their way are waited for first.
 
-    def _sweep(self) -> None:
-        with self._lock:
-            for flights in self._flights.values():
-                while flights and flights[0].done.done:
-                    flights.popleft()
+        Raises:
+            DeviceError: what they hold is not enough.
+        """
+        try:
+            with target:
+                return [cupy.empty(array.shape, array.dtype) for array in arrays]
+        except DeviceError:
+            if not self._flights.land(target):
+                raise
+        with target:
+            return [cupy.empty(array.shape, array.dtype) for array in arrays]
 
     # Which of the two
+
+    def _goes_by_peer(self, origin: "_Gpu", target: "_Gpu", route: Route | None) -> bool:
+        """Whether copies go by peer access, where a route may be asked for."""
+        if route not in (None, "peer", "staged"):
+            raise DeviceError(f"copies between GPUs go by the route 'peer' or 'staged', not {route!r}")
+        reach = route != "staged" and self._reach(origin, target)
+        if route == "peer" and not reach:
+            raise DeviceError(f"cuda:{origin.index} and cuda:{target.index}: there is no peer access between them")
+        return reach
 
     def _reach(self, origin: "_Gpu", target: "_Gpu") -> bool:
         """Whether copies go by peer access; found out at the first copy between two GPUs, for both directions (C6)."""
@@ -225,7 +250,7 @@ class CudaBackend:
             pattern = drawn.integers(256, size=_PATTERN_NBYTES, dtype=np.uint8)
             sent = self.upload(pattern, origin.index)
             back = self._by_peer(self._by_peer([sent], origin, target), target, origin)[0]
-            if np.array_equal(self.download(back, origin.index), pattern):
+            if np.array_equal(self.download([back], origin.index)[0], pattern):
                 return True
             trouble = "a copy by peer access came back changed (an IOMMU or PCIe ACS does that)"
         for gpu, peer in ways:
@@ -259,15 +284,22 @@ class CudaBackend:
                     raise DeviceError(f"cuda:{index}: {name} is set, so float32 products would be rounded; unset it")
             return self._gpus.get(index) or self._gpus.setdefault(index, _Gpu(index))
 
-    def _stage(self, origin: "_Gpu | None", target: "_Gpu") -> "_Stage":
+    def _up_stage(self, origin: "_Gpu | None", target: "_Gpu") -> UpStage:
         """The pinned buffers for copies to a GPU, from the host or from another GPU."""
+        key = (None if origin is None else origin.index, target.index)
         with self._lock:
-            key = (None if origin is None else origin.index, target.index)
-            stage = self._stages.get(key)
+            stage = self._up.get(key)
             if stage is None:
-                with target:
-                    stage = _Stage(target, None if origin is None else origin.stream)
-                self._stages[key] = stage
+                writer = None if origin is None else origin.stream
+                stage = self._up[key] = UpStage(_pinned(target), target, writer)
+            return stage
+
+    def _down_stage(self, origin: "_Gpu") -> DownStage:
+        """The pinned buffers for copies from a GPU to the host."""
+        with self._lock:
+            stage = self._down.get(origin.index)
+            if stage is None:
+                stage = self._down[origin.index] = DownStage(_pinned(origin), origin)
             return stage
 
 
@@ -285,6 +317,12 @@ class _Gpu:
                 self.stream = cupy.cuda.Stream(non_blocking=True)
         except Exception as error:
             raise device_error(f"cuda:{index}", error) or error from error
+
+    def recorded(self) -> Any:
+        """An event after all that the stream was asked to do; this GPU is current."""
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(self.stream)
+        return event
 
     def __enter__(self) -> Self:
         try:
@@ -316,49 +354,10 @@ class _Gpu:
             raise found from error
 
 
-class _Flight(NamedTuple):
-    """Copies that may still be on their way, and the event after which they are not."""
-
-    done: Any
-    arrays: list[Array]
-
-
-@final
-class _Stage:
-    """Two pinned buffers that copies to a GPU read from, filled in turn (C7).
-
-    Parts of a buffer are handed out until it is used up; a buffer comes round
-    again after the copies that read from it. The host writes the parts, and
-    waits for that; or another GPU's stream does.
-
-    Args:
-        target: the GPU that the parts are copied to.
-        writer: the stream that writes the parts; None for the host.
-    """
-
-    def __init__(self, target: _Gpu, writer: Any) -> None:
-        self.lock = threading.Lock()  # from taking parts to issuing the copies that read them
-        self._target = target
-        self._writer = writer
-        self._buffers = [cupyx.empty_pinned(_STAGE_NBYTES, np.uint8) for _ in range(2)]
-        self._read: list[Any] = [None, None]
-        self._turn = self._used = 0
-
-    def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """At most `nbytes` of pinned memory that is free to be written."""
-        if self._used >= _STAGE_NBYTES:
-            with self._target:
-                read = self._read[self._turn] = cupy.cuda.Event(disable_timing=True)
-                read.record(self._target.stream)
-                self._turn, self._used = 1 - self._turn, 0
-                before = self._read[self._turn]
-                if before is not None and self._writer is None:
-                    before.synchronize()
-                elif before is not None:
-                    self._writer.wait_event(before)
-        part = self._buffers[self._turn][self._used : self._used + nbytes]
-        self._used += -(-part.size // _ALIGNMENT) * _ALIGNMENT
-        return part
+def _pinned(gpu: _Gpu) -> list[NDArray[np.uint8]]:
+    """Two buffers of memory that all GPUs reach; locking it takes a GPU in use."""
+    with gpu:
+        return [cupyx.empty_pinned(_STAGE_NBYTES, np.uint8) for _ in range(2)]
 
 
 def _count() -> int:

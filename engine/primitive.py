@@ -70,7 +70,7 @@ class Operand:
     def _host(self) -> np.ndarray[Any, Any]:
         """Its numbers in host memory; from a GPU a copy, for which this waits."""
         data = dequantized(self)._data
-        return data if self._device.kind == "cpu" else self._device.backend.download(data, self._device.index)
+        return data if self._device.kind == "cpu" else self._device.backend.download([data], self._device.index)[0]
 
 
 class Primitive:

@@ -157,7 +157,7 @@ class Tensor(Operand):
     def tobytes(self) -> bytes:
         """Its elements as little-endian bytes, row-major, from any device; of a quantized tensor Q41's bytes."""
         if self.is_quantized:
-            return bytes_of(self)
+            return bytes_of(self).tobytes()
         host = self._host()
         return host.astype(host.dtype.newbyteorder("<"), copy=False).tobytes()
 

@@ -147,5 +147,5 @@ def _copy_arrays(arrays: Sequence[Array], source: Device, destination: Device) -
     if source.kind == destination.kind:
         return source.backend.copy_between(arrays, source.index, destination.index)
     if destination.kind == "cpu":
-        return [source.backend.download(array, source.index) for array in arrays], "download"
+        return source.backend.download(arrays, source.index), "download"
     return [destination.backend.upload(array, destination.index) for array in arrays], "upload"

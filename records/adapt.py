@@ -11,12 +11,13 @@ from typing import Any, Final, Protocol, SupportsIndex, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import Device, Tensor
+from engine import Device, QuantScheme, Tensor
 from engine.dtype import DType
 
-from .entry import ForeignDType, RecordEntry, Source, nbytes_of
+from .entry import EntryDType, ForeignDType, RecordEntry, Source, TensorSource, nbytes_of
 from .errors import RecordError, RecordFormatError
 
+_HOST: Final = Device("cpu:0")
 _RULES: Final = "rules are pairs of texts, [(expression, replacement), …]"
 
 
@@ -51,7 +52,7 @@ class KeyRemapper:
             if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not all(isinstance(one, str) for one in rule):
                 raise RecordError(f"KeyRemapper: {rule!r} is no rule; {_RULES}")
             pattern, replacement = rule
-            self._rules.append((_compiled("KeyRemapper", pattern), replacement))
+            self._rules.append((compiled("KeyRemapper", pattern), replacement))
 
     def _renamed(self, path: str) -> str:
         for pattern, replacement in self._rules:
@@ -82,6 +83,8 @@ class KeyRemapper:
 class Transpose:
     """Swaps the last two axes of each entry whose path an expression is found in; a view, no copy.
 
+    Those of a quantized entry's blocks and packing are swapped with them (Q13).
+
     Args:
         pattern: as for ``re.search``.
 
@@ -90,7 +93,7 @@ class Transpose:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = _compiled("Transpose", pattern)
+        self._pattern = compiled("Transpose", pattern)
 
     def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:
         """The entries, the matching ones transposed.
@@ -109,7 +112,7 @@ class Transpose:
                 f"Transpose: {path!r} has shape {entry.shape}, and only two axes or more can be swapped; "
                 f"{self._pattern.pattern!r} matches it"
             )
-        return RecordEntry(_TransposedSource(entry.source), entry.id)
+        return RecordEntry(_TransposedSource(entry.source), entry.id, form=entry.form)
 
 
 @final
@@ -170,8 +173,12 @@ class _TransposedSource:
         self._source = source
 
     @property
-    def dtype(self) -> DType | ForeignDType:
-        return self._source.dtype
+    def dtype(self) -> EntryDType:
+        dtype = self._source.dtype
+        if not isinstance(dtype, QuantScheme):
+            return dtype
+        *rest, rows, columns = range(len(self._source.shape))
+        return dtype.permuted((*rest, columns, rows))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -180,9 +187,12 @@ class _TransposedSource:
 
     @property
     def nbytes(self) -> int:
-        return self._source.nbytes
+        dtype = self.dtype  # packed lines have filling, so transposed there may be more of it
+        return dtype.nbytes(self.shape) if isinstance(dtype, QuantScheme) else self._source.nbytes
 
     def host(self) -> NDArray[Any]:
+        if isinstance(self._source.dtype, QuantScheme):
+            return TensorSource(self.read(_HOST)).host()
         return self._source.host().swapaxes(-1, -2)
 
     def read(self, device: Device) -> Tensor:
@@ -202,10 +212,10 @@ class _JoinedSource:
             raise RecordFormatError(f"Join: {target!r} along axis {axis}, but {first_path!r} has shape {first.shape}")
         self._axis = axis % rank
         for path, entry in entries.items():
-            if isinstance(entry.dtype, ForeignDType) or entry.dtype != first.dtype:
+            if isinstance(entry.dtype, (ForeignDType, QuantScheme)) or entry.dtype != first.dtype:
                 raise RecordFormatError(
                     f"Join: {target!r} of {first_path!r} ({first.dtype}) and {path!r} ({entry.dtype}); "
-                    "only entries of one dtype can be joined"
+                    "only entries of one dtype, and no quantized ones, can be joined"
                 )
             if len(entry.shape) != rank or self._others(entry.shape) != self._others(first.shape):
                 raise RecordFormatError(
@@ -243,7 +253,12 @@ class _JoinedSource:
         return Tensor.adopt(self.host(), device)
 
 
-def _compiled(step: str, pattern: str) -> re.Pattern[str]:
+def compiled(step: str, pattern: str) -> re.Pattern[str]:
+    """The regular expression of a step.
+
+    Raises:
+        RecordError: it is none; the step is named.
+    """
     if not isinstance(pattern, str):
         raise RecordError(f"{step}: {pattern!r} is no regular expression: it is no text")
     try:

@@ -6,17 +6,19 @@ in a file, or a step of `adapt` over other sources.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self, final
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import Device, Tensor, kind_of
+from engine import Device, QuantScheme, Tensor, kind_of
 from engine.dtype import BOOL, DType, Kind
+from engine.quantization.operations import bytes_of
 
 from .errors import RecordFormatError
 from .param_id import ParamId
 from .scalar import Scalar
+from .storage import Extent
 
 _HOST: Final = Device("cpu:0")
 _MAX_AXES: Final = 64
@@ -45,12 +47,16 @@ class ForeignDType:
         return f"ForeignDType({self.name!r})"
 
 
+EntryDType: TypeAlias = DType | QuantScheme | ForeignDType
+StoredForm: TypeAlias = Literal["Flex32", "Bool(U8)", "Bool(U32)"]
+
+
 class Source(Protocol):
     """What makes the data of an entry, anew each time it is asked."""
 
     @property
-    def dtype(self) -> DType | ForeignDType:
-        """Element type of the data that it makes."""
+    def dtype(self) -> EntryDType:
+        """Element type of the data that it makes; of quantized data its scheme."""
         ...
 
     @property
@@ -60,11 +66,14 @@ class Source(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data that it makes."""
+        """Bytes of the data that it makes, as `host` gives it."""
         ...
 
     def host(self) -> NDArray[Any]:
-        """The data as an array in host memory that nobody will write to, in any memory order."""
+        """The data as an array in host memory that nobody will write to, in any memory order.
+
+        Of quantized data: the bytes that files hold (Q41), uint8 of one axis.
+        """
         ...
 
     def read(self, device: Device) -> Tensor:
@@ -79,26 +88,31 @@ class RecordEntry:
     Args:
         source: what makes the data, or a Tensor, whose history is left behind.
         id: the parameter's id; None where a file has none, and the parameter keeps its own (D9).
+        form: how a file that tells stores elements for which tensors have no dtype of their own: ``"Flex32"`` (as
+            float32), ``"Bool(U8)"`` or ``"Bool(U32)"`` (one and four bytes). Burn's formats keep it from file to
+            file; what passes through a module loses it.
     """
 
-    __slots__ = ("id", "source")
+    __slots__ = ("form", "id", "source")
 
     id: ParamId | None
     source: Source
+    form: StoredForm | None
 
-    def __init__(self, source: Source | Tensor, id: ParamId | None = None) -> None:
+    def __init__(self, source: Source | Tensor, id: ParamId | None = None, *, form: StoredForm | None = None) -> None:
         made = TensorSource(source) if isinstance(source, Tensor) else source
         object.__setattr__(self, "source", made)
         object.__setattr__(self, "id", id)
+        object.__setattr__(self, "form", form)
 
     @property
-    def dtype(self) -> DType | ForeignDType:
-        """Element type of the tensor that `read` gives."""
+    def dtype(self) -> EntryDType:
+        """Element type of the tensor that `read` gives; of a quantized one its `QuantScheme`."""
         return self.source.dtype
 
     @property
     def kind(self) -> Kind:
-        """``"float"``, ``"int"`` or ``"bool"``; a foreign dtype counts as float (R17)."""
+        """``"float"``, ``"int"`` or ``"bool"``; a scheme and a foreign dtype count as float (R17)."""
         dtype = self.dtype
         return "float" if isinstance(dtype, ForeignDType) else kind_of(dtype)
 
@@ -109,13 +123,18 @@ class RecordEntry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor that `read` gives."""
+        """Bytes of the data that `host` gives, and so of a quantized tensor those in a file (Q43)."""
         return self.source.nbytes
+
+    @property
+    def extent(self) -> Extent | None:
+        """Where in its file the data lies; None where it lies in none, in several places, or in a compressed one."""
+        return getattr(self.source, "extent", None)
 
     def of_kind(self, kind: Kind) -> "RecordEntry":
         """This entry as that kind of numbers, where its file leaves open which it is; else as it is."""
         source = self.source.of_kind(kind) if isinstance(self.source, UndecidedSource) else self.source
-        return self if source is self.source else RecordEntry(source, self.id)
+        return self if source is self.source else RecordEntry(source, self.id, form=self.form)
 
     def read(self, device: Device | str) -> Tensor:
         """The data as a tensor on a device, without history and associated with autodiff as the device is.
@@ -130,7 +149,10 @@ class RecordEntry:
         return self.source.read(Device(device))
 
     def host(self) -> NDArray[Any]:
-        """The data as a read-only NumPy array in host memory, in any memory order; raises what `read` raises."""
+        """The data as a read-only NumPy array in host memory, in any memory order; raises what `read` raises.
+
+        Of a quantized tensor: the bytes that files hold (Q41), uint8 of one axis.
+        """
         return self.source.host()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -146,7 +168,8 @@ class RecordEntry:
         raise TypeError("a RecordEntry is not pickled; its record's into_bytes() gives bytes")
 
     def __repr__(self) -> str:
-        return f"RecordEntry(id={self.id!r}, dtype={self.dtype}, shape={self.shape})"
+        form = "" if self.form is None else f", form={self.form!r}"
+        return f"RecordEntry(id={self.id!r}, dtype={self.dtype}, shape={self.shape}{form})"
 
 
 @final
@@ -159,7 +182,7 @@ class TensorSource:
         self._tensor = tensor.without_autodiff() if tensor.is_tracked else tensor
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> DType | QuantScheme:
         return self._tensor.dtype
 
     @property
@@ -168,9 +191,12 @@ class TensorSource:
 
     @property
     def nbytes(self) -> int:
-        return self._tensor.nbytes
+        dtype = self.dtype
+        return dtype.nbytes(self.shape) if isinstance(dtype, QuantScheme) else self._tensor.nbytes
 
     def host(self) -> NDArray[Any]:
+        if self._tensor.is_quantized:
+            return bytes_of(self._tensor)
         on_host = self._tensor if self._tensor.device.kind == "cpu" else self._tensor.to_device(_HOST)
         return on_host.numpy()
 
@@ -188,15 +214,19 @@ class ForeignSource:
         dtype: what the file calls the element type.
         shape: what the file says.
         nbytes: bytes in the file.
+        extent: where in the file they lie, if that is known.
     """
 
-    __slots__ = ("_what", "dtype", "nbytes", "shape")
+    __slots__ = ("_what", "dtype", "extent", "nbytes", "shape")
 
-    def __init__(self, what: str, dtype: ForeignDType, shape: tuple[int, ...], nbytes: int) -> None:
+    def __init__(
+        self, what: str, dtype: ForeignDType, shape: tuple[int, ...], nbytes: int, extent: Extent | None = None
+    ) -> None:
         self._what = what
-        self.dtype: DType | ForeignDType = dtype
+        self.dtype: EntryDType = dtype
         self.shape = shape
         self.nbytes = nbytes
+        self.extent = extent
 
     def host(self) -> NDArray[Any]:
         raise RecordFormatError(f"{self._what} has elements of {self.dtype}, which no tensor can have")
@@ -227,7 +257,7 @@ class UndecidedSource:
         return next(iter(self._readings.values()))
 
     @property
-    def dtype(self) -> DType | ForeignDType:
+    def dtype(self) -> EntryDType:
         return self._first.dtype
 
     @property

@@ -18,7 +18,7 @@ from engine.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from .entry import Contents, RecordEntry, nbytes_of, shape_overflows
 from .errors import RecordFormatError
 from .optional import optional_package
-from .storage import Limits, Storage
+from .storage import Extent, Limits, Storage
 
 _PLAIN: Final[dict[str, DType]] = {
     "F64": FLOAT64,
@@ -202,6 +202,10 @@ class _PlainSource:
     def nbytes(self) -> int:
         return nbytes_of(self.dtype, self.shape)
 
+    @property
+    def extent(self) -> Extent:
+        return Extent(self._offset, self._offset + self.nbytes)
+
     def host(self) -> NDArray[Any]:
         return self._storage.array(self._what, self._offset, self.dtype, self.shape)
 
@@ -240,6 +244,10 @@ class _QuantizedSource:
     @property
     def nbytes(self) -> int:
         return nbytes_of(FLOAT32, self.shape)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self._offset, self._offset + self._stored_nbytes)
 
     def host(self) -> NDArray[Any]:
         block, block_nbytes = self._library.GGML_QUANT_SIZES[self._kind]

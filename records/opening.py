@@ -35,12 +35,13 @@ def open_record(
 
     Of safetensors files that are one model, open the index, ``*.safetensors.index.json``.
 
-    A tensor is read when its entry is. On CPU devices the tensors of a
-    burnpack file, and those of a GGUF file that are not quantized, share the
-    mapped file, read-only, also after it is closed (D11). So replace the file
-    by renaming another over it, as `save` does, and never rewrite it in place
-    or cut it short: tensors that were read would change, or reading them would
-    end the process. Quantized GGUF tensors become float32.
+    A tensor is read when its entry is. On CPU devices the tensors of burnpack
+    and GGUF files that are not quantized share the mapped file, read-only,
+    also after it is closed (D11). So replace the file by renaming another over
+    it, as `save` does, and never rewrite it in place or cut it short: tensors
+    that were read would change, or reading them would end the process.
+    Quantized tensors stay so, and have memory of their own; those of GGUF,
+    and those of Burn that have a zero point, become float32.
 
     Named MessagePack, which Burn 0.8 to 0.21 wrote, is told by what is in it,
     also inside gzip (N24). It has no header, so the whole file is gone through
@@ -79,32 +80,32 @@ def open_record(
     path = existing_file(file)
     storage = Storage.map(path, limits)
     try:
-        contents, opened = _contents(storage, limits, check_data)
-        return ModuleRecord.of_file(contents, opened)
+        return ModuleRecord.of_file(*_contents(storage, limits, check_data))
     except BaseException:
         storage.close()
         raise
 
 
-def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable]:
+def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable, str]:
+    """What is in a file, what closes it, and what its format is called."""
     start = bytes(storage.view("the header")[:16])
     if start.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
-        return read_pytorch(storage, limits), storage
+        return read_pytorch(storage, limits), storage, "PyTorch"
     if start[:4] == _GGUF_MAGIC:
-        return read_gguf(storage, limits), storage
+        return read_gguf(storage, limits), storage, "GGUF"
     if start[:4] in (MAGIC, MAGIC[::-1]):
-        return read_burnpack(storage, limits, check_data=check_data), storage
+        return read_burnpack(storage, limits, check_data=check_data), storage, "burnpack"
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= storage.nbytes:
         storage.close()
-        return read_safetensors(storage.name, limits)
+        return *read_safetensors(storage.name, limits), "safetensors"
     if begins_index(storage.name, storage.read(0, START_NBYTES)):
         contents, shards = read_index(storage, limits)
         storage.close()
-        return contents, shards
+        return contents, shards, "safetensors"
     store = Inflated(storage, limits) if start[:2] == GZIP_MAGIC else storage
     start = store.read(0, START_NBYTES)
     if begins_named_mpk(start):
-        return read_named_mpk(store, limits), storage
+        return read_named_mpk(store, limits), storage, "named MessagePack"
     raise RecordFormatError(
         f"{storage.name}: offset 0{'' if store is storage else ' inside gzip'}: {start[:8]!r} begins no record; "
         "burnpack, safetensors, GGUF, named MessagePack and PyTorch files can be opened"

@@ -11,6 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, final, get_args
 
 from .adapt import Step
+from .adapt_changes import StepChanges
 from .burnpack import burnpack_bytes, read_burnpack, write_burnpack
 from .entry import Contents, RecordEntry
 from .errors import RecordError, RecordFormatError
@@ -69,8 +70,10 @@ class ModuleRecord(Mapping[str, RecordEntry]):
             no RecordEntry, or a scalar is no number.
     """
 
-    __slots__ = ("_entries", "_files", "metadata", "options", "scalars")
+    __slots__ = ("_entries", "_files", "adapted", "format", "metadata", "options", "scalars")
 
+    adapted: tuple[StepChanges, ...]
+    format: str | None
     options: LoadOptions
     scalars: Mapping[str, Scalar]
     metadata: Mapping[str, Any]
@@ -97,13 +100,15 @@ class ModuleRecord(Mapping[str, RecordEntry]):
             if not isinstance(name, str):
                 raise RecordFormatError(f"{name!r} is no name of a scalar or of metadata; names are texts")
         self._files: tuple[Closable, ...] = ()
+        self.adapted = ()
+        self.format = None
         self.options = LoadOptions()
         self.scalars = MappingProxyType({name: Scalar.of(value) for name, value in (scalars or {}).items()})
         self.metadata = MappingProxyType(dict(metadata or {}))
 
     @classmethod
-    def of_file(cls, contents: Contents, file: Closable) -> Self:
-        """The record of a file's contents, which closes it.
+    def of_file(cls, contents: Contents, file: Closable, format: str | None = None) -> Self:
+        """The record of a file's contents, which closes it; `format` is what its format is called.
 
         Raises:
             RecordFormatError: two entries have one path, or one has none; the message names the file.
@@ -113,6 +118,7 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         except RecordFormatError as error:
             raise RecordFormatError(f"{file.name}: {error}") from None
         made._files = (file,)
+        made.format = format
         return made
 
     @classmethod
@@ -127,13 +133,15 @@ class ModuleRecord(Mapping[str, RecordEntry]):
             RecordFormatError: they are no burnpack file, or break one of its rules (R85 to R103a).
         """
         storage = Storage("bytes in memory", bytes(data))
-        return cls.of_file(read_burnpack(storage, LIMITS, check_data=check_data), storage)
+        return cls.of_file(read_burnpack(storage, LIMITS, check_data=check_data), storage, "burnpack")
 
     def _like(self, entries: Iterable[tuple[str, RecordEntry]], **changes: Any) -> Self:
         """A record over the same files, with other entries and, where they are given, scalars and metadata."""
         given = {"scalars": self.scalars, "metadata": self.metadata, **changes}
         made = type(self)(entries, **given)
         made._files = self._files
+        made.adapted = self.adapted
+        made.format = self.format
         made.options = self.options
         return made
 
@@ -226,18 +234,25 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         return self._like(self.items(), metadata={**self.metadata, **texts})
 
     def adapt(self, *steps: Step) -> Self:
-        """This record with its entries renamed, transposed or joined by `steps`, in the order given.
+        """This record with its entries changed by `steps`, in the order given: KeyRemapper, NormNames, Drop, ….
+
+        The new record's `adapted` says what each step did, of this call and
+        those before it: ``print(*record.adapted, sep="\\n")``.
 
         Raises:
             RecordFormatError: a step does not apply; it names the paths.
             RecordError: one is no step.
         """
         entries: Mapping[str, RecordEntry] = self._entries
+        changes: list[StepChanges] = []
         for step in steps:
             if not callable(step):
                 raise RecordError(f"adapt: {step!r} is no step; KeyRemapper, Transpose and Join make steps")
-            entries = step(entries)
-        return self._like(entries.items())
+            before, entries = entries, _stepped(step, entries)
+            changes.append(StepChanges.between(step, before, entries))
+        made = self._like(entries.items())
+        made.adapted = (*self.adapted, *changes)
+        return made
 
     def under(self, prefix: str) -> Self:
         """This record with every path, and every scalar's name, put below `prefix`."""
@@ -354,6 +369,14 @@ class ModuleRecord(Mapping[str, RecordEntry]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _stepped(step: Step, entries: Mapping[str, RecordEntry]) -> Mapping[str, RecordEntry]:
+    """What a step gives, checked to be entries by path."""
+    made: Any = step(entries)
+    if not isinstance(made, Mapping) or not all(isinstance(entry, RecordEntry) for entry in made.values()):
+        raise RecordFormatError(f"adapt: {step!r} gave something else than RecordEntries by path")
+    return made
 
 
 def _pairs(entries: Mapping[str, RecordEntry] | Iterable[tuple[str, RecordEntry]]) -> Iterator[tuple[Any, Any]]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from engine import QuantScheme
 from engine.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, DType
 
 from .atomic import replacing
@@ -69,7 +70,7 @@ def write_safetensors(
 
 def _check(path: str, entry: RecordEntry) -> None:
     dtype = entry.dtype
-    if isinstance(dtype, ForeignDType) or dtype not in _NAMES:
+    if isinstance(dtype, (ForeignDType, QuantScheme)) or dtype not in _NAMES:
         raise RecordError(f"tensor {shown(path)}: a safetensors file has no dtype {dtype}")
     if path == _METADATA:
         raise RecordError(f"tensor {shown(path)}: a safetensors file has its metadata under that name")
@@ -81,7 +82,7 @@ def _check(path: str, entry: RecordEntry) -> None:
 
 
 def _dtype(entry: RecordEntry) -> DType:
-    assert not isinstance(entry.dtype, ForeignDType)
+    assert not isinstance(entry.dtype, (ForeignDType, QuantScheme)), "such entries are refused before"
     return entry.dtype
 
 

@@ -10,7 +10,7 @@ import mmap
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,13 @@ class Limits:
 
 
 LIMITS: Final = Limits()
+
+
+class Extent(NamedTuple):
+    """Bytes of a file, from `start` to `end`."""
+
+    start: int
+    end: int
 
 
 @final

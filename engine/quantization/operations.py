@@ -118,13 +118,18 @@ def _floats(name: str, x: Any) -> Any:
 # As bytes
 
 
-def bytes_of(x: Operand) -> bytes:
-    """All bytes of a quantized tensor, as files hold them: values, scales, global scale (Q41); from any device."""
+def bytes_of(x: Operand) -> NDArray[np.uint8]:
+    """All bytes of a quantized tensor, as files hold them: values, scales, global scale (Q41); from any device.
+
+    They are a new array, read-only, of one axis.
+    """
     data, device = x._data, x._device
     parts = data.parts
     if device.kind != "cpu":
-        parts = [device.backend.download(part, device.index) for part in parts]
-    return packing.to_bytes(data.of_parts(parts))
+        parts = device.backend.download(parts, device.index)
+    made = packing.to_bytes(data.of_parts(parts))
+    made.setflags(write=False)
+    return made
 
 
 def array_of_bytes(data: NDArray[np.uint8], shape: Sequence[int], scheme: QuantScheme, device: Device) -> Quantized:

@@ -82,10 +82,16 @@ class DataDigest:
     def _work(self) -> None:
         while (piece := self._pieces.get()) is not None:
             self._hash.update(piece)
+            del piece  # whose tensor would stay in memory until there is another
+            self._pieces.task_done()
 
     def feed(self, piece: Any) -> None:
         """Add bytes that nobody will write to. Waits while the thread is behind."""
         self._pieces.put(piece)
+
+    def settle(self) -> None:
+        """Wait until nothing that was fed is held any more."""
+        self._pieces.join()
 
     def hexdigest(self) -> str:
         """The digest of all that was fed; nothing can be fed after it."""

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import cbor2
 
-from records.entry import nbytes_of, shape_overflows
+from records.entry import shape_overflows
 from records.param_id import ParamId
 from records.scalar import Scalar
 from records.storage import Limits
 
-from .wire import Flaw, Wire, WireType, decoded_wire, shown
+from .scheme import decoded_scheme, encoded_scheme
+from .wire import Flaw, Wire, WireType, decoded_wire, shown, stored_nbytes
 
 
 class Descriptor(NamedTuple):
@@ -76,6 +77,20 @@ def decode(raw: bytes, limits: Limits) -> Metadata:
     )
 
 
+def unknown_keys(raw: bytes, limits: Limits) -> list[str]:
+    """Keys of a value that `decode` takes which it does not read (R93): at the top, and in descriptors.
+
+    Raises:
+        Flaw: it is no CBOR value.
+    """
+    top = _cbor_value(raw, limits)
+    found = [str(key) for key in top if key not in ("tensors", "metadata", "scalars")]
+    for name in sorted(top["tensors"]):
+        keys = top["tensors"][name]
+        found += [f"{name}: {key}" for key in keys if key not in ("dtype", "shape", "data_offsets", "param_id")]
+    return found
+
+
 def _cbor_value(raw: bytes, limits: Limits) -> Any:
     stream = io.BytesIO(raw)
     try:
@@ -114,11 +129,17 @@ def _descriptor(name: str, value: Any) -> Descriptor:
         start, end = (_unsigned(offset, "an offset") for offset in offsets)
         number = fields.get("param_id")
         id = None if number is None else ParamId(_unsigned(number, "param_id"))
-        found = Descriptor(name, decoded_wire(fields["dtype"]), shape, start, end, id)
+        found = Descriptor(name, _wire(fields["dtype"]), shape, start, end, id)
         _check_length(found)
     except Flaw as flaw:
         raise Flaw(f"tensor {shown(name)}: {flaw}") from None
     return found
+
+
+def _wire(dtype: Any) -> WireType:
+    if isinstance(dtype, dict) and dtype.keys() == {"QFloat"}:
+        return decoded_scheme(dtype["QFloat"])
+    return decoded_wire(dtype)
 
 
 def _check_length(tensor: Descriptor) -> None:
@@ -127,13 +148,13 @@ def _check_length(tensor: Descriptor) -> None:
         raise Flaw(f"data_offsets end at {tensor.end}, before they start at {tensor.start}")
     if shape_overflows(tensor.shape):
         raise Flaw(f"the product of shape {list(tensor.shape)} overflows")
-    if isinstance(tensor.wire, Wire):
-        expected = nbytes_of(tensor.wire.stored, tensor.shape)
-        if tensor.end - tensor.start != expected:
-            raise Flaw(
-                f"data_offsets span {tensor.end - tensor.start} bytes; "
-                f"shape {list(tensor.shape)} of {tensor.wire.loaded} takes {expected}"
-            )
+    expected = stored_nbytes(tensor.wire, tensor.shape)
+    if tensor.end - tensor.start != expected:
+        element = tensor.wire.loaded if isinstance(tensor.wire, Wire) else tensor.wire
+        raise Flaw(
+            f"data_offsets span {tensor.end - tensor.start} bytes; "
+            f"shape {list(tensor.shape)} of {element} takes {expected}"
+        )
 
 
 def _scalar(key: str, value: Any) -> Scalar:
@@ -180,7 +201,8 @@ def encode(tensors: Iterable[Descriptor], texts: Mapping[str, str], scalars: Map
     Raises:
         Flaw: a name or text is not Unicode.
     """
-    top: dict[str, Any] = {"tensors": {tensor.name: _fields(tensor) for tensor in sorted(tensors)}}
+    ordered = sorted(tensors, key=lambda tensor: tensor.name)
+    top: dict[str, Any] = {"tensors": {tensor.name: _fields(tensor) for tensor in ordered}}
     if texts:
         top["metadata"] = {key: texts[key] for key in sorted(texts)}
     if scalars:
@@ -192,9 +214,9 @@ def encode(tensors: Iterable[Descriptor], texts: Mapping[str, str], scalars: Map
 
 
 def _fields(tensor: Descriptor) -> dict[str, Any]:
-    assert isinstance(tensor.wire, Wire)
+    wire = tensor.wire
     fields = {
-        "dtype": tensor.wire.cbor,
+        "dtype": wire.cbor if isinstance(wire, Wire) else {"QFloat": encoded_scheme(wire)},
         "shape": list(tensor.shape),
         "data_offsets": [tensor.start, tensor.end],
     }

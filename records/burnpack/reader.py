@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from engine import Device, Tensor
 from engine.dtype import BOOL, DType
-from records.entry import Contents, ForeignSource, RecordEntry, checked_bools, nbytes_of
+from records.entry import Contents, RecordEntry, checked_bools, nbytes_of
 from records.errors import RecordFormatError
-from records.storage import Limits, Storage
+from records.quantized_source import BYTE, QuantizedSource
+from records.storage import Extent, Limits, Storage
 
 from . import digest, metadata
 from .layout import HEADER_NBYTES, MAGIC, VERSION, data_start
@@ -33,20 +34,24 @@ def read_burnpack(storage: Storage, limits: Limits, *, check_data: bool = False)
         RecordIoError: the storage is closed.
     """
     try:
-        raw = _raw_metadata(storage, limits)
+        raw = raw_metadata(storage, limits)
         header = metadata.decode(raw, limits)
         start = data_start(len(raw))
         _check_ranges(header.tensors, start, storage.nbytes, limits)
         _check_digests(storage, header, raw, start, check_data)
     except Flaw as flaw:
         raise RecordFormatError(f"{storage.name}: {flaw}") from None
-    entries = [(tensor.name, RecordEntry(_source(storage, tensor, start), tensor.id)) for tensor in header.tensors]
+    entries = [(tensor.name, _entry(storage, tensor, start)) for tensor in header.tensors]
     texts = {key: text for key, text in header.texts.items() if key not in (digest.HEADER_KEY, digest.DATA_KEY)}
     return Contents(entries, header.scalars, texts)
 
 
-def _raw_metadata(storage: Storage, limits: Limits) -> bytes:
-    """The bytes of the CBOR value, behind the checks of what stands before it (R85 to R88)."""
+def raw_metadata(storage: Storage, limits: Limits) -> bytes:
+    """The bytes of the CBOR value, behind the checks of what stands before it (R85 to R88).
+
+    Raises:
+        Flaw: one of those fails.
+    """
     view = storage.view("the header")
     if storage.nbytes < HEADER_NBYTES:
         raise Flaw(f"{storage.nbytes} bytes; a burnpack file has {HEADER_NBYTES} at least")
@@ -98,11 +103,18 @@ def _check_digests(storage: Storage, header: Metadata, raw: bytes, start: int, c
             raise Flaw(f"the data (from offset {start} on) does not have the digest that {digest.DATA_KEY} says")
 
 
-def _source(storage: Storage, tensor: Descriptor, start: int) -> "_PlainSource | ForeignSource":
-    if isinstance(tensor.wire, Wire):
-        return _PlainSource(storage, tensor.name, tensor.wire, tensor.shape, start + tensor.start)
-    what = f"{storage.name}: tensor {shown(tensor.name)}"
-    return ForeignSource(what, tensor.wire, tensor.shape, tensor.end - tensor.start)
+def _entry(storage: Storage, tensor: Descriptor, start: int) -> RecordEntry:
+    wire, shape = tensor.wire, tensor.shape
+    place = Extent(start + tensor.start, start + tensor.end)
+    if isinstance(wire, Wire):
+        return RecordEntry(_PlainSource(storage, tensor.name, wire, shape, place.start), tensor.id, form=wire.form)
+    what = f"tensor {shown(tensor.name)}"
+    nbytes = place.end - place.start
+
+    def stored() -> NDArray[Any]:
+        return storage.array(what, place.start, BYTE, (nbytes,))
+
+    return RecordEntry(QuantizedSource(f"{storage.name}: {what}", wire, shape, stored, place), tensor.id)
 
 
 @final
@@ -127,6 +139,10 @@ class _PlainSource:
     @property
     def nbytes(self) -> int:
         return nbytes_of(self._wire.loaded, self.shape)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self._offset, self._offset + nbytes_of(self._wire.stored, self.shape))
 
     def host(self) -> NDArray[Any]:
         what = f"tensor {shown(self._name)}"

@@ -1,24 +1,25 @@
 """Writing a burnpack file: all is laid out and checked first, then one tensor at a time is written (R81 to R83)."""
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine import QuantScheme
 from records.atomic import replacing
 from records.entry import RecordEntry
 from records.errors import RecordError
+from records.quantized_source import BYTE
 from records.scalar import Scalar
 from records.storage import LIMITS, Limits
 
 from . import digest, metadata
 from .layout import MAGIC, VERSION, aligned, data_start
 from .metadata import Descriptor
-from .wire import Flaw, shown, wire_of
+from .wire import Flaw, Wire, WireType, shown, stored_nbytes, wire_of
 
 _PIECE: Final = 8 * 2**20  # bytes written at once
 _SMALL: Final = 64 * 2**10  # bytes below which pieces are joined
@@ -60,11 +61,13 @@ def write_burnpack(
         if not with_digest:
             for piece in _joined(_data(plan)):
                 scratch.write(piece)
+                del piece  # which keeps its tensor in memory while the next one is made
             return
         with digest.DataDigest() as data:
-            for piece in _joined(_data(plan)):
+            for piece in _joined(_data(plan, data.settle)):
                 data.feed(piece)
                 scratch.write(piece)
+                del piece
             digits = data.hexdigest()
         scratch.overwrite_start(_signed(plan.header, digits))
 
@@ -126,8 +129,8 @@ def _planned(
 
 def _placed(name: str, entry: RecordEntry, start: int, limits: Limits) -> Descriptor:
     try:
-        wire = wire_of(entry.dtype)
-        nbytes = math.prod(entry.shape) * wire.stored.itemsize
+        wire = wire_of(entry.dtype, entry.form)
+        nbytes = stored_nbytes(wire, entry.shape)
         if nbytes > limits.max_tensor_bytes:
             raise Flaw(f"{nbytes} bytes are more than the {limits.max_tensor_bytes} that readers take")
     except Flaw as flaw:
@@ -144,20 +147,43 @@ def _signed(header: bytes, data_digits: str) -> bytes:
     return bytes(signed)
 
 
-def _data(plan: _Plan) -> Iterator[Any]:
-    """The bytes behind the header in pieces: tensors, and the zeros between them."""
-    position = 0
+def _data(plan: _Plan, settle: Callable[[], None] | None = None) -> Iterator[Any]:
+    """The bytes behind the header in pieces: tensors, and the zeros between them.
+
+    `settle` waits until pieces are not held any more, so that one tensor at a time is in memory.
+    """
+    position = nbytes = 0
     for tensor, entry in plan.tensors:
+        if settle is not None and nbytes > _PIECE:
+            settle()
+        nbytes = tensor.end - tensor.start
         if tensor.start > position:
             yield bytes(tensor.start - position)
-        array = entry.host()
-        if (array.dtype, array.shape) != (entry.dtype, entry.shape):
-            raise RecordError(
-                f"tensor {shown(tensor.name)}: it announced shape {entry.shape} of {entry.dtype} "
-                f"and made shape {array.shape} of {array.dtype}"
-            )
-        yield from pieces(array)
+        try:
+            yield from stored_pieces(tensor.wire, host_of(entry))
+        except Flaw as flaw:
+            raise RecordError(f"tensor {shown(tensor.name)}: {flaw}") from None
         position = tensor.end
+
+
+def host_of(entry: RecordEntry) -> NDArray[Any]:
+    """The data of an entry in host memory, as its source announced it.
+
+    Raises:
+        Flaw: it is not that (R82).
+    """
+    array, dtype, shape = entry.host(), entry.dtype, entry.shape
+    expected = (BYTE, (entry.nbytes,)) if isinstance(dtype, QuantScheme) else (dtype, shape)
+    if (array.dtype, array.shape) != expected:
+        raise Flaw(f"it announced shape {shape} of {dtype} and made shape {array.shape} of {array.dtype}")
+    return array
+
+
+def stored_pieces(wire: WireType, array: NDArray[Any]) -> Iterator[Any]:
+    """The bytes of a tensor as the file holds them."""
+    if not isinstance(wire, Wire) or wire.stored.itemsize == array.dtype.itemsize:
+        return pieces(array)
+    return (np.frombuffer(piece, BYTE).astype(wire.stored).view(BYTE).data for piece in pieces(array))  # booleans
 
 
 def _joined(parts: Iterable[Any]) -> Iterator[Any]:
@@ -171,6 +197,7 @@ def _joined(parts: Iterable[Any]) -> Iterator[Any]:
             small = bytearray()
         if len(part) >= _SMALL:
             yield part
+        del part
     if small:
         yield small
 

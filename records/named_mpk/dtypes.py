@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import EngineError
-from engine.quantization.packing import from_bytes
-from engine.quantization.quantized import Quantized
 from engine.quantization.scheme import BlockScale, QuantScheme, QuantStore, QuantValue, ScaleDtype
-from records.burnpack.wire import Flaw, Wire, decoded_wire, shown
+from records.burnpack.wire import Flaw, Wire, decoded_wire, shown, stored_nbytes
 
 from .tree import Numbers, Tree
 
@@ -47,21 +45,19 @@ class Symmetric(NamedTuple):
     filling: int
     scale: np.float32 | None
 
-    def quantized(self, stored: NDArray[np.uint8], shape: tuple[int, ...]) -> Quantized:
-        """Values and scales of the bytes of a tensor.
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes are those of the scheme as they lie (Q41)."""
+        return self.scale is None and not self.filling
 
-        Raises:
-            Flaw: a scale is not positive and finite.
-        """
+    def arranged(self, stored: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """The bytes of a tensor as its scheme has them (Q41)."""
         if self.scale is not None:
-            stored = np.concatenate([stored, np.frombuffer(self.scale.tobytes(), np.uint8)])
-        elif self.filling:
+            return np.concatenate([stored, np.frombuffer(self.scale.tobytes(), np.uint8)])
+        if self.filling:
             values = math.prod(shape)
-            stored = np.concatenate([stored[:values], stored[values + self.filling :]])
-        try:
-            return from_bytes(stored, shape, self.scheme)
-        except EngineError as error:
-            raise Flaw(str(error)) from None
+            return np.concatenate([stored[:values], stored[values + self.filling :]])
+        return stored
 
 
 def element_type(dtype: Tree, shape: tuple[int, ...], nbytes: int) -> Wire | Affine | Symmetric:
@@ -74,9 +70,7 @@ def element_type(dtype: Tree, shape: tuple[int, ...], nbytes: int) -> Wire | Aff
         found, expected = _quantized(dtype["QFloat"], shape, nbytes)
     else:
         found = decoded_wire(dtype)
-        if not isinstance(found, Wire):
-            raise Flaw(f"dtype {shown(dtype)} is unknown")
-        expected = math.prod(shape) * found.stored.itemsize
+        expected = stored_nbytes(found, shape)
     if nbytes != expected:
         raise Flaw(f"{nbytes} bytes; shape {list(shape)} of {shown(dtype)} takes {expected}")
     return found

@@ -1,5 +1,6 @@
 """From a tensor to MessagePack for one version of Burn: what its dtype is called, how its data lie (N15 to N20)."""
 
+import math
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -8,21 +9,19 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, FLOATS, DType
-from records.burnpack.wire import Flaw
-from records.burnpack.writer import pieces
-from records.entry import ForeignDType, RecordEntry, nbytes_of
+from engine import QuantScheme
+from engine.dtype import BOOL, FLOAT32, FLOAT64, FLOATS
+from records.burnpack.wire import Flaw, Wire, stored_nbytes, wire_of
+from records.burnpack.writer import host_of, pieces, stored_pieces
+from records.entry import ForeignDType, RecordEntry
 
+from .quantized import quantized_form, written_scheme
 from .settings import FULL, HALF, Precision, Version
 
-_NAMES: Final = {
-    FLOAT64: "F64", FLOAT32: "F32", FLOAT16: "F16", BFLOAT16: "BF16",
-    **{np.dtype(f"int{bits}"): f"I{bits}" for bits in (64, 32, 16, 8)},
-    **{np.dtype(f"uint{bits}"): f"U{bits}" for bits in (64, 32, 16, 8)},
-}  # fmt: skip
 _UINT16: Final = np.dtype(np.uint16)
 _WITH_DTYPES: Final = (0, 14)  # the versions from which on
 _WITH_UINT16: Final = (0, 16)
+_WITH_FLEX32: Final = (0, 17)
 _WITH_KINDS_OF_BOOL: Final = (0, 21)
 _WITH_INTEGERS: Final = (0, 11)
 _CHUNK: Final = 2**16
@@ -48,11 +47,17 @@ class Target(NamedTuple):
         dtype, name = entry.dtype, f"Burn {self.version[0]}.{self.version[1]}"
         if isinstance(dtype, ForeignDType):
             raise Flaw(f"a named-MessagePack file has no dtype {dtype}")
+        if isinstance(dtype, QuantScheme):
+            self._check_length(stored_nbytes(written_scheme(dtype, self.version), entry.shape))
+            return
         if self.version < _WITH_INTEGERS and dtype not in FLOATS:
             raise Flaw(f"{name} has no parameters of {dtype}; they came with 0.11")
         if _WITH_DTYPES <= self.version < _WITH_UINT16 and dtype == _UINT16:
             raise Flaw(f"{name} has no dtype uint16; it came with 0.16")
-        length = nbytes_of(dtype, entry.shape) if self.version >= _WITH_DTYPES else entry.nbytes // dtype.itemsize
+        has_dtypes = self.version >= _WITH_DTYPES
+        self._check_length(stored_nbytes(self._wire(entry), entry.shape) if has_dtypes else math.prod(entry.shape))
+
+    def _check_length(self, length: int) -> None:
         if length > _MAX_LENGTH:
             raise Flaw(f"{length} bytes or numbers; MessagePack takes {_MAX_LENGTH} at most")
 
@@ -62,25 +67,29 @@ class Target(NamedTuple):
         Raises:
             Flaw: its data is not what it announced, or not to be had in this version.
         """
-        array = entry.host()
-        if (array.dtype, array.shape) != (entry.dtype, entry.shape):
-            raise Flaw(
-                f"it announced shape {entry.shape} of {entry.dtype} and made shape {array.shape} of {array.dtype}"
-            )
-        shape = _packed(list(array.shape))
-        if self.version >= _WITH_DTYPES:
+        array, shape = host_of(entry), _packed(list(entry.shape))
+        if isinstance(entry.dtype, QuantScheme):
+            array, name = quantized_form(array, entry.shape, entry.dtype, self.version)
             yield b"\x83" + _packed("bytes") + _binary_head(array.nbytes)
             yield from pieces(array)
-            yield _packed("shape") + shape + _packed("dtype") + _packed(self._name(array.dtype))
+            yield _packed("shape") + shape + _packed("dtype") + _packed(name)
+        elif self.version >= _WITH_DTYPES:
+            wire = self._wire(entry)
+            yield b"\x83" + _packed("bytes") + _binary_head(stored_nbytes(wire, entry.shape))
+            yield from stored_pieces(wire, array)
+            name = "Bool" if wire.loaded == BOOL and self.version < _WITH_KINDS_OF_BOOL else wire.cbor
+            yield _packed("shape") + shape + _packed("dtype") + _packed(name)
         else:
             yield b"\x82" + _packed("value") + _array_head(array.size)
             yield from self._values(np.ascontiguousarray(array).reshape(-1))
             yield _packed("shape") + shape
 
-    def _name(self, dtype: DType) -> str | dict[str, str]:
-        if dtype != BOOL:
-            return _NAMES[dtype]
-        return {"Bool": "Native"} if self.version >= _WITH_KINDS_OF_BOOL else "Bool"
+    def _wire(self, entry: RecordEntry) -> Wire:
+        """How a plain dtype is named; in the entry's form where the version has it (N5)."""
+        first = _WITH_FLEX32 if entry.form == "Flex32" else _WITH_KINDS_OF_BOOL
+        wire = wire_of(entry.dtype, entry.form if self.version >= first else None)
+        assert isinstance(wire, Wire), "schemes are written in another way"
+        return wire
 
     def _values(self, numbers: NDArray[Any]) -> Iterator[bytes]:
         """Numbers as they stand before 0.14 (N6)."""
@@ -133,5 +142,5 @@ def _array_head(count: int) -> bytes:
 
 
 def _packed(value: Any) -> bytes:
-    packer: Any = msgpack.Packer()
+    packer: Any = msgpack.Packer(use_single_float=True)  # which the scale of 0.14 and 0.15 is
     return packer.pack(value)

@@ -37,8 +37,8 @@ def read_named_mpk(store: Store, limits: Limits) -> Contents:
 
     An entry has the dtype of the file. Up to Burn 0.13 that is not always
     known; then the parameter that takes it decides, and without one it is a
-    float (N11). Ids that are UUIDs are no ids (N7). Quantized tensors become
-    float32 when they are read.
+    float (N11). Ids that are UUIDs are no ids (N7). Quantized tensors with a
+    zero point, which Burn had up to 0.16, become float32 when they are read.
 
     The metadata has Burn's five texts, what kind of record it is, and JSON of
     what stands where, by which a file that is written again has its containers
@@ -80,7 +80,8 @@ def _entry(store: Store, place: Place, header: Header, limits: Limits) -> Record
     what = described(store, place.path)
     try:
         id = None if place.id is None else _id(place.id, header)
-        return RecordEntry(tensor_source(store, place.path, place.tensor, header, limits), id)
+        source, form = tensor_source(store, place.path, place.tensor, header, limits)
+        return RecordEntry(source, id, form=form)
     except Flaw as flaw:
         raise RecordFormatError(f"{what}: {flaw}") from None
 

@@ -10,21 +10,23 @@ from numpy.typing import NDArray
 from engine import Device, Tensor
 from engine.dtype import BOOL, FLOAT16, FLOAT32, DType, Kind
 from records.burnpack.wire import Flaw, Wire, shown
-from records.entry import Source, UndecidedSource, checked_bools, nbytes_of, shape_overflows
+from records.entry import Source, StoredForm, UndecidedSource, checked_bools, nbytes_of, shape_overflows
 from records.errors import RecordFormatError
+from records.quantized_source import BYTE, QuantizedSource
 from records.storage import Limits, Storage
 
 from .dtypes import Affine, element_type
 from .settings import Header
 from .tree import Blob, Numbers, Store, Tree
 
-_BYTE: Final = np.dtype(np.uint8)
 _MAX_AXES: Final = 64
 _PATTERNS: Final = 2**16  # of half precision
 
 
-def tensor_source(store: Store, path: str, tensor: dict[str, Tree], header: Header, limits: Limits) -> Source:
-    """What makes the data of a tensor; nothing of it is read.
+def tensor_source(
+    store: Store, path: str, tensor: dict[str, Tree], header: Header, limits: Limits
+) -> tuple[Source, StoredForm | None]:
+    """What makes the data of a tensor, and the form of its elements; nothing of it is read.
 
     Args:
         store: the file.
@@ -35,11 +37,13 @@ def tensor_source(store: Store, path: str, tensor: dict[str, Tree], header: Head
         Flaw: dtype, shape and data do not go together.
     """
     shape = _shape(tensor["shape"])
-    make, data = (_of_values, tensor["value"]) if "value" in tensor else (_of_bytes, tensor)
-    source = make(store, path, data, shape, header)
+    if "value" in tensor:
+        source, form = _of_values(store, path, tensor["value"], shape, header), None
+    else:
+        source, form = _of_bytes(store, path, tensor, shape)
     if source.nbytes > limits.max_tensor_bytes:
         raise Flaw(f"{source.nbytes} bytes, the limit is {limits.max_tensor_bytes}; give max_tensor_bytes to raise it")
-    return source
+    return source, form
 
 
 def _shape(extents: Tree) -> tuple[int, ...]:
@@ -56,20 +60,22 @@ def _shape(extents: Tree) -> tuple[int, ...]:
 # Bytes with a dtype, from 0.14 on
 
 
-def _of_bytes(store: Store, path: str, tensor: dict[str, Tree], shape: tuple[int, ...], _: Header) -> Source:
+def _of_bytes(
+    store: Store, path: str, tensor: dict[str, Tree], shape: tuple[int, ...]
+) -> tuple[Source, StoredForm | None]:
     what = f"tensor {shown(path)}"
     blob = _blob(store.name, tensor["bytes"])
     found = element_type(tensor["dtype"], shape, blob.nbytes)
     if isinstance(found, Wire):
-        return _PlainSource(what, blob, found, shape)
+        return _PlainSource(what, blob, found, shape), found.form
 
-    def made() -> NDArray[Any]:
-        stored = blob.store.array(what, blob.offset, _BYTE, (blob.nbytes,))
-        if isinstance(found, Affine):
-            return found.numbers(stored, shape)
-        return found.quantized(stored, shape).dequantized(np)
+    def stored() -> NDArray[Any]:
+        return blob.store.array(what, blob.offset, BYTE, (blob.nbytes,))
 
-    return _MadeSource(store, path, FLOAT32, shape, made)
+    if isinstance(found, Affine):
+        return _MadeSource(store, path, FLOAT32, shape, lambda: found.numbers(stored(), shape)), None
+    described_as = described(store, path)
+    return QuantizedSource(described_as, found.scheme, shape, lambda: found.arranged(stored(), shape)), None
 
 
 def _blob(file: str, data: Tree) -> Blob:
@@ -80,7 +86,7 @@ def _blob(file: str, data: Tree) -> Blob:
     if isinstance(data, Numbers):
         if data.form != "int" or data.low < 0 or data.high > 255:
             raise Flaw("its bytes are no binary and no array of numbers from 0 to 255")
-        numbers = data.read().astype(_BYTE).tobytes()
+        numbers = data.read().astype(BYTE).tobytes()
     return Blob(Storage(file, numbers), 0, len(numbers))
 
 
@@ -189,7 +195,7 @@ class _MadeSource:
         return nbytes_of(self.dtype, self.shape)
 
     def host(self) -> NDArray[Any]:
-        self._store.array(f"tensor {shown(self._path)}", 0, _BYTE, (0,))  # which refuses where the file is closed
+        self._store.array(f"tensor {shown(self._path)}", 0, BYTE, (0,))  # which refuses where the file is closed
         try:
             made = self._make().reshape(self.shape)
         except Flaw as flaw:

@@ -8,32 +8,24 @@ five pickles one behind the other, and the storages behind them.
 import io
 import struct
 import zipfile
-from typing import Final, NamedTuple, final
+from collections.abc import Iterator
+from typing import Final, final
 
 from records.burnpack.wire import Flaw, shown
-from records.storage import Limits, Storage
+from records.storage import Extent, Limits, Storage
 
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")  # of a zip record: magic, lengths of its name and its extra field
 _LOCAL_MAGIC: Final = b"PK\x03\x04"
 _ENTRY_NBYTES: Final = 256  # of a zip directory, for each record, at most on average
 
 
-class Extent(NamedTuple):
-    """Bytes of the file, from `start` to `end`; `crc` is what the archive says of them, None if nothing."""
-
-    start: int
-    end: int
-    crc: int | None = None
-
-
 @final
 class Window(io.RawIOBase):
-    """A part of a file as a stream; one read gives no more than `max_read` bytes."""
+    """The first `end` bytes of a file as a stream; one read gives no more than `max_read` bytes."""
 
-    def __init__(self, storage: Storage, start: int, end: int, max_read: int) -> None:
+    def __init__(self, storage: Storage, end: int, max_read: int) -> None:
         self._view = storage.view("its structure")
-        self._position = start
-        self._start = start
+        self._position = 0
         self._end = min(end, storage.nbytes)
         self._max_read = max_read
 
@@ -48,7 +40,7 @@ class Window(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         base = {0: 0, 1: self._position, 2: self._end}[whence]
-        if base + offset < self._start:
+        if base + offset < 0:
             raise OSError(f"no offset {base + offset}")
         self._position = base + offset
         return self._position
@@ -89,7 +81,7 @@ class Archive:
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage = storage
         most = min(limits.max_metadata_bytes, _ENTRY_NBYTES * (limits.max_tensors + 64))
-        window = Window(storage, 0, storage.nbytes, max(most, 2**17))
+        window = Window(storage, storage.nbytes, max(most, 2**17))
         try:
             with zipfile.ZipFile(window) as opened:
                 infos = opened.infolist()
@@ -129,6 +121,9 @@ class Archive:
         info = self._infos.get(self._folder + name)
         if info is None:
             raise Flaw(f"the archive has no record {shown(self._folder + name)}")
+        return self._place(info)
+
+    def _place(self, info: zipfile.ZipInfo) -> Extent:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
             raise Flaw(f"record {shown(info.filename)} is compressed or encrypted, as PyTorch writes none")
         header = self._storage.read(info.header_offset, _LOCAL_HEADER.size) if info.header_offset >= 0 else b""
@@ -141,4 +136,9 @@ class Archive:
                 f"record {shown(info.filename)} ends at offset {start + info.file_size}, "
                 f"the file at {self._storage.nbytes}"
             )
-        return Extent(start, start + info.file_size, info.CRC or None)  # 0: PyTorch was told to compute none
+        return Extent(start, start + info.file_size)
+
+    def checksums(self) -> Iterator[tuple[str, Extent, int | None]]:
+        """Each record's name, place and CRC-32; None where PyTorch was told to compute none."""
+        for name, info in self._infos.items():
+            yield name, self._place(info), info.CRC if info.CRC or not info.file_size else None

@@ -5,13 +5,13 @@ standard library takes it apart, and the few opcodes that a state dict needs
 are followed: they make dicts, lists, tuples, numbers, texts, and descriptions
 of tensors. Nothing is imported and nothing called; a name that no state dict
 needs is refused. `pickle.Unpickler` with a `find_class` of one's own is not
-enough: five bytes make its memo take 64 GB, and a tuple that nests deeply, used
+enough: five bytes make its memo ask for 64 GB, and a tuple that nests deeply, used
 as a key, overflows the stack of the process.
 """
 
 import pickletools
 from collections.abc import Callable
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast, final
 
 from records.burnpack.wire import Flaw, shown
@@ -20,6 +20,7 @@ from records.storage import Limits
 from .dtypes import DTYPES, STORAGES
 
 Value: TypeAlias = Any  # a dict, list, tuple, text, number, truth value, None, bytes, Name, StorageId or TensorView
+Stream: TypeAlias = BytesIO | RawIOBase
 
 _OPCODES_PER_TENSOR: Final = 60  # in what PyTorch writes about 25, with an optimizer's state 40
 _CONTAINER: Final = "collections.OrderedDict"
@@ -63,18 +64,23 @@ class _Mark(NamedTuple):
     """Where a MARK stands on the stack."""
 
 
-def read_pickle(stream: RawIOBase, limits: Limits) -> Value:
+def read_pickle(stream: Stream, limits: Limits, start: int = 0) -> Value:
     """The value of the pickle that a stream is at; the stream is behind it afterwards.
+
+    Args:
+        stream: one whose `read` makes no more room than there are bytes.
+        limits: what is taken at most.
+        start: the offset of the stream's beginning in the file, for messages.
 
     Raises:
         Flaw: it is none, asks for a name that no state dict needs, or goes beyond the limits; with the offset.
     """
     machine = _Machine()
     most = limits.max_tensors * _OPCODES_PER_TENSOR
-    position = stream.tell()
+    position = start + stream.tell()
     try:
         for number, (opcode, argument, at) in enumerate(pickletools.genops(cast("IO[bytes]", stream))):
-            position = at or position
+            position = start + (at or 0)
             if number >= most:
                 raise Flaw(f"more than {most} opcodes; give max_tensors to raise the limit")
             if opcode.name == "STOP":

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,9 +25,9 @@ from records.entry import (
 )
 from records.errors import RecordFormatError
 from records.scalar import Scalar
-from records.storage import Limits, Storage
+from records.storage import Extent, Limits, Storage
 
-from .archive import Archive, Extent, Window
+from .archive import Archive, Window
 from .dtypes import DTYPES, STORAGES, ElementType
 from .pickled import Name, StorageId, TensorView, Value, read_pickle
 
@@ -75,18 +76,18 @@ def _opened(storage: Storage, limits: Limits) -> tuple[Value, _Place]:
     if storage.read(0, len(ZIP_MAGIC)) != ZIP_MAGIC:
         return _legacy(storage, limits)
     archive = Archive(storage, limits)
-    start, end, _ = archive.pickle
+    start, end = archive.pickle
     if end - start > limits.max_metadata_bytes:
         raise Flaw(
             f"a pickle of {end - start} bytes, the limit is {limits.max_metadata_bytes}; give max_metadata_bytes"
         )
-    value = read_pickle(Window(storage, start, end, end - start), limits)
+    value = read_pickle(BytesIO(storage.read(start, end - start)), limits, start)
     return value, lambda ids: {id: archive.storage_of(id.key) for id in ids}
 
 
 def _legacy(storage: Storage, limits: Limits) -> tuple[Value, _Place]:
     """The same of a file before PyTorch 1.6, whose storages follow the pickles in the order of a list of keys."""
-    stream = Window(storage, 0, limits.max_metadata_bytes, limits.max_metadata_bytes)
+    stream = Window(storage, limits.max_metadata_bytes, limits.max_metadata_bytes)
     read_pickle(stream, limits)  # the magic number, by which the file was told
     protocol = read_pickle(stream, limits)
     if protocol != _LEGACY_PROTOCOL:
@@ -224,7 +225,7 @@ def _source(storage: Storage, path: str, view: TensorView, places: dict[StorageI
             f"ends behind its storage, which has {extent.end - extent.start} bytes"
         )
     if element.dtype is None:
-        return ForeignSource(what, ForeignDType(element.name), shape, nbytes)
+        return ForeignSource(what, ForeignDType(element.name), shape, nbytes, extent)
     return _ViewSource(storage, what, extent, extent.start + view.offset * element.itemsize, element.dtype, view)
 
 

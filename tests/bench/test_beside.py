@@ -126,7 +126,8 @@ def test_the_process_ends_with_the_with() -> None:
 
 def test_the_scripts_import_nothing_of_ours_but_the_loop() -> None:
     """The interpreter that runs them has neither engine nor bench."""
-    for script in ("serve", "with_torch", "with_llama_cpp", "train_with_torch"):
+    scripts = ("with_torch", "with_llama_cpp", "train_with_torch", "quantize_with_torch", "copy_with_torch")
+    for script in ("serve", *scripts):
         source = Path(serve.__file__).with_name(f"{script}.py").read_text()
         lines = [line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))]
         ours = {"engine", "records", "modules", "examples", "bench"}

@@ -14,6 +14,7 @@ from bench.answers import AnswerError
 from bench.report import Row
 from bench.settings import Settings
 from bench.timing import Spread
+from engine import Device
 from examples.errors import UsageError
 
 ROW = Row(what="a thing", value=Spread(1, 2, 3), unit="ms")
@@ -80,6 +81,11 @@ def test_an_unknown_name_is_one_line_that_lists_the_known_ones(
         (["--beside", "/bin/echo"], "no Python interpreter"),
         (["--beside", __file__], "no Python interpreter"),
         (["--threads", "0"], "1 or more"),
+        (["--devices", "cpu:0"], "two devices or more"),
+        (["--devices", "cpu:0,cpu:1,cpu:0"], "each once"),
+        (["--devices", "cpu:0,gpu:1"], "--devices cpu:0,gpu:1: 'gpu:1' is no device"),
+        (["--devices", "cpu:0,cuda:99"], "cuda"),
+        (["--plots", __file__], "no folder"),
     ],
 )
 def test_wrong_options_are_one_line_each_before_anything_runs(
@@ -107,7 +113,13 @@ def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]]) -> None:
     python = Path(sys.executable)
     command.main(["first", "--quick", "--beside", str(python)])
     command.main(["first"])
-    assert asked == [("first", Settings(quick=True, beside=python)), ("first", Settings(quick=False, beside=None))]
+    command.main(["first", "--devices", "cpu:3, cpu:0", "--plots", "plots"])
+    devices = (Device("cpu:3"), Device("cpu:0"))
+    assert asked == [
+        ("first", Settings(quick=True, beside=python)),
+        ("first", Settings(quick=False, beside=None)),
+        ("first", Settings(devices=devices, plots=Path("plots"))),
+    ]
 
 
 def test_json_holds_machine_and_results_of_every_benchmark(asked: list[tuple[str, Settings]], tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from bench.__main__ import main
 from bench.registry import BENCHMARKS
 
 EXPECTED = {
+    "copies": ("cpu:0 → cpu:1, host, contiguous, 16 KiB", "cpu:0 ↔ cpu:1, host, strided, 1 KiB"),
     "forward": ("split in two, 16 wide, 3 rows", "Linear with bias, 8 × 8, 1 row"),
     "generate": ("decoding on one device", "decoding split over two devices", "memory of the demo at its peak"),
     "modules": ("visiting 100 parameters", "mapping 100 parameters to themselves"),
+    "quantize": ("quantizing, 8 bits, blocks of 32", "bytes in a file, 4 bits", "perplexity on 100 tokens, 8 bits"),
     "records": ("loading into a Module, used once", "saving, with digests", "memory that loading takes at its peak"),
     "train": ("step split in two, 16 wide", "an operation, recorded", "an operation, pulled back"),
 }

@@ -10,6 +10,7 @@ import pytest
 from bench.report import (
     Result,
     Row,
+    Table,
     at_least,
     at_most,
     cells,
@@ -133,3 +134,28 @@ def test_without_rich_a_table_is_text(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else found(name))
     print_result(result_of(ROW))
     assert "| a thing | 2 ms (1 … 3) |" in capsys.readouterr().out
+
+
+def test_a_benchmarks_own_tables_come_first_and_then_the_rows_that_are_judged_or_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = Row(what="plain", value=Spread(1, 2, 3), unit="ms")
+    missing = Row(what="missing", value=None, unit="ms", note="not measured: why")
+    own = Table("A matrix", ("", "there"), [("here", "7")])
+    result = Result(name="thing", question="How?", rows=[plain, ROW, missing], quick=False, others=None, tables=[own])
+    for has_rich in (True, False):
+        if not has_rich:
+            monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        print_result(result)
+        text = capsys.readouterr().out
+        assert text.index("A matrix") < text.index("7") < text.index("a thing") < text.index("missing")
+        assert "plain" not in text
+    (found,) = document(MACHINE, [result])["benchmarks"]
+    assert [row["what"] for row in found["rows"]] == ["plain", "a thing", "missing"]
+
+
+def test_tags_are_written_where_there_are_any() -> None:
+    tagged = Row(what="x", value=Spread(1, 2, 3), unit="ms", tags={"nbytes": 3})
+    (found,) = document(MACHINE, [result_of(tagged, ROW)])["benchmarks"]
+    assert found["rows"][0]["tags"] == {"nbytes": 3}
+    assert "tags" not in found["rows"][1]

@@ -9,15 +9,17 @@ of it that are wrong on purpose.
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import Device, Tensor, transfer
+from engine import Device, DeviceError, Tensor, transfer
 from engine.backend import Backend
 from tests.fake_cupy import Machine
+from tests.fake_cupy.clocks import reaches
 
 
 class Exercise(NamedTuple):
@@ -30,6 +32,11 @@ class Exercise(NamedTuple):
 def backend() -> Backend:
     """The CUDA backend that the engine has loaded."""
     return Device("cuda:0").backend
+
+
+def down(array: Any, index: int) -> np.ndarray:
+    """A copy of one array of a GPU."""
+    return backend().download([array], index)[0]
 
 
 def with_small_buffers() -> None:
@@ -171,12 +178,12 @@ def an_array_with_gaps_is_copied_dense(machine: Machine) -> None:
     """Of a slice the elements are copied, not what lies between them."""
     cuda, wide = backend(), numbers(6, 8)
     made = cuda.upload(wide[:, ::2], 0)
-    assert np.array_equal(cuda.download(made, 0), wide[:, ::2])
+    assert np.array_equal(down(made, 0), wide[:, ::2])
     whole = cuda.upload(wide, 0)
     for taken in (whole[:, 1::3], whole[::2].T, whole[1:5, 2:3]):
-        expected = cuda.download(taken, 0)
-        assert np.array_equal(cuda.download(cuda.copy_between([taken], 0, 1)[0][0], 1), expected)
-    assert np.array_equal(cuda.download(whole[:, 1::3], 0), wide[:, 1::3])
+        expected = down(taken, 0)
+        assert np.array_equal(down(cuda.copy_between([taken], 0, 1)[0][0], 1), expected)
+    assert np.array_equal(down(whole[:, 1::3], 0), wide[:, 1::3])
 
 
 def an_uploaded_array_may_be_changed_at_once(machine: Machine) -> None:
@@ -187,10 +194,121 @@ def an_uploaded_array_may_be_changed_at_once(machine: Machine) -> None:
         given = numbers(count)
         made = cuda.upload(given, 0)
         given.fill(-1)
-        assert np.array_equal(cuda.download(made, 0), numbers(count))
+        assert np.array_equal(down(made, 0), numbers(count))
     locked = machine.pinned.nbytes
     made = cuda.upload(numbers(90_000), 0)
     assert machine.pinned.nbytes == locked < made.nbytes
+
+
+def large_downloads_arrive_through_small_buffers(machine: Machine) -> None:
+    """In parts that share the buffers, of arrays of all sizes; the pinned memory stays as it is."""
+    cuda = backend()
+    with_small_buffers()
+    batch = [numbers(count, start=count) for count in (3, 90_000, 1000, 1, 60_000, 5)]
+    there = [cuda.upload(array, 0) for array in batch]
+    for _ in range(2):
+        for found, expected in zip(cuda.download(there, 0), batch, strict=True):
+            assert np.array_equal(found, expected)
+    assert machine.pinned.nbytes == 4 << 16
+
+
+def downloads_are_sent_as_one_batch(machine: Machine) -> None:
+    """The host waits for none before all are on their way."""
+    batch = [on("cuda:0", numbers(50, start=index)) * 1.0 for index in range(5)]
+    with recorded_copies(lambda stream: dict(machine.host)) as known:
+        arrived = transfer.copy(batch, "cpu:0")
+    assert len(known) == 5
+    assert all(host == known[0] for host in known)
+    assert all(np.array_equal(tensor.numpy(), numbers(50, start=index)) for index, tensor in enumerate(arrived))
+
+
+def an_interrupted_download_is_forgotten(machine: Machine) -> None:
+    """What was on its way is put nowhere, and the next download is right."""
+    batch = [on("cuda:0", numbers(50, start=index)) for index in range(3)]
+
+    def interrupt(stream: int) -> None:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with recorded_copies(interrupt) as seen, suppress(KeyboardInterrupt):
+        transfer.copy(batch, "cpu:0")
+    assert len(seen) == 2
+    with landed_arrays() as landed:
+        assert np.array_equal(host(batch[2]), numbers(50, start=2))
+    assert len(landed) == 1
+
+
+def parts_of_a_staged_copy_overlap(machine: Machine) -> None:
+    """The source sends the next part while the destination gets this one; an array smaller than a buffer has parts."""
+    with_small_buffers()
+    x = on("cuda:0", numbers(60_000))
+    small = on("cuda:0", numbers(8_000))
+
+    def waits(stream: int) -> bool:
+        """Whether the source's stream knows all that the destination was asked to do."""
+        return reaches(machine.queue(stream).clock, machine.queue(of_target).clock)
+
+    with Device("cuda:1") as device:
+        of_target = device.xp.cuda.get_current_stream().ptr
+    with recorded_copies(waits) as known:
+        arrived = x.to_device("cuda:1")
+    assert len(known) >= 8
+    assert not any(known[1:])
+    with recorded_copies(waits) as known:
+        other = small.to_device("cuda:1")
+    assert len(known) >= 4
+    assert np.array_equal(host(arrived), numbers(60_000))
+    assert np.array_equal(host(other), numbers(8_000))
+
+
+def copies_that_fill_the_memory_are_waited_for(machine: Machine) -> None:
+    """Memory that only copies on their way hold is memory that there is."""
+    x, large = on("cuda:0", numbers(1 << 18)), on("cuda:0", numbers(3 << 18))
+    for _ in range(20):
+        x.to_device("cuda:1")
+    arrived = large.to_device("cuda:1")
+    x.to_device("cuda:1")
+    assert np.array_equal(host(arrived), numbers(3 << 18))
+    del arrived
+    held = on("cuda:1", numbers(5 << 18))
+    with suppress(DeviceError):
+        transfer.copy([x, x + 1.0], "cuda:1")
+    assert machine.memories[1].in_use == held.nbytes
+
+
+@contextmanager
+def recorded_copies(look: Callable[[int], Any]) -> Iterator[list[Any]]:
+    """What `look` gives for the stream of each copy from a GPU to the host, before it is issued."""
+    runtime = sys.modules["cupy"].cuda.runtime
+    copy, found = runtime.memcpyAsync, []
+
+    def recording(destination: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        if kind == runtime.memcpyDeviceToHost:
+            found.append(look(stream))
+        copy(destination, source, nbytes, kind, stream)
+
+    runtime.memcpyAsync = recording
+    try:
+        yield found
+    finally:
+        runtime.memcpyAsync = copy
+
+
+@contextmanager
+def landed_arrays() -> Iterator[list[Any]]:
+    """What is put into memory of the host by a download."""
+    stage = importlib.import_module("engine.cuda_staging").DownStage
+    land, found = stage._land, []
+
+    def landing(self: Any) -> None:
+        found.append(self._arriving[0])
+        land(self)
+
+    stage._land = landing
+    try:
+        yield found
+    finally:
+        stage._land = land
 
 
 def a_download_sees_the_last_kernel(machine: Machine) -> None:
@@ -198,7 +316,7 @@ def a_download_sees_the_last_kernel(machine: Machine) -> None:
     x = on("cuda:1", numbers(40)) + 1.0
     with Device("cuda:0"):
         assert np.array_equal(host(x), numbers(40) + 1)
-        assert np.array_equal(backend().download(x._data, 1), numbers(40) + 1)
+        assert np.array_equal(down(x._data, 1), numbers(40) + 1)
 
 
 def copies_through_the_host_keep_their_order(machine: Machine) -> None:
@@ -250,7 +368,7 @@ def a_device_copies_to_itself(machine: Machine) -> None:
     with Device("cuda:2"):
         sums = copies[0] + array
     assert route == "peer"
-    assert np.array_equal(cuda.download(sums, 2), numbers(100) * 2)
+    assert np.array_equal(down(sums, 2), numbers(100) * 2)
 
 
 def threads_work_on_devices_of_their_own(machine: Machine) -> None:
@@ -293,6 +411,11 @@ EXERCISES = [
     )),
     Exercise(an_interrupted_batch_leaves_no_copy_behind, PEERS),
     Exercise(an_uploaded_array_may_be_changed_at_once, PEERS),
+    Exercise(large_downloads_arrive_through_small_buffers, PEERS),
+    Exercise(downloads_are_sent_as_one_batch, PEERS),
+    Exercise(an_interrupted_download_is_forgotten, PEERS),
+    Exercise(parts_of_a_staged_copy_overlap, NO_PEERS),
+    Exercise(copies_that_fill_the_memory_are_waited_for, {"memory": 6 << 20}),
     Exercise(copies_through_the_host_keep_their_order, NO_PEERS),
     Exercise(copies_through_the_host_keep_their_order, {"peers": [(0, 1)]}),
     Exercise(peer_access_that_is_on_already_is_fine, PEERS),

@@ -87,6 +87,23 @@ def test_pinned_memory_must_stay_as_it_is_until_a_copy_from_it_is_done(cp: Any, 
             stream.synchronize()
 
 
+def test_a_later_copy_to_pinned_memory_may_have_come_already(cp: Any, streams: Any) -> None:
+    """Who waits for the first of two copies to one place sees neither; who waits for both sees the second."""
+    p, _, _ = streams
+    host = np.frombuffer(cp.cuda.alloc_pinned_memory(80), np.int64, 10)
+    runtime = cp.cuda.runtime
+    with on(cp, 0, p):
+        made = [cp.arange(10) * factor for factor in (3, 5)]
+        done = []
+        for array in made:
+            runtime.memcpyAsync(host.ctypes.data, array.data.ptr, 80, runtime.memcpyDeviceToHost, p.ptr)
+            done.append(event(cp, p))
+    done[0].synchronize()
+    assert host[1] not in (3, 5)
+    done[1].synchronize()
+    assert host.tolist() == list(range(0, 50, 5))
+
+
 def test_pinned_memory_must_not_be_dropped_under_a_copy_to_it(cp: Any) -> None:
     """3.1.1."""
     import cupyx

@@ -163,3 +163,27 @@ def test_with_the_threads_own_default_stream_the_joins_are_gone() -> None:
         late.start()
         late.join()
         assert len(seen) == 1
+
+
+def test_time_passes_between_two_events_of_one_device_that_are_done(cp: Any, streams: Any) -> None:
+    """1.3.3 and 4.1.2: 400 across devices, without timing or before recording; 600 before both are done."""
+    p, c, _ = streams
+    elapsed = cp.cuda.get_elapsed_time
+
+    def timing(stream: Any) -> Any:
+        made = cp.cuda.Event()
+        made.record(stream)
+        return made
+
+    with on(cp, 0, p):
+        start, untimed = timing(p), event(cp, p)
+        cp.arange(10)
+        end = timing(p)
+    with on(cp, 1, c):
+        away = timing(c)
+    for other, status in ((end, 600), (away, 400), (untimed, 400), (cp.cuda.Event(), 400)):
+        with pytest.raises(CUDARuntimeError) as caught:
+            elapsed(start, other)
+        assert caught.value.status == status
+    end.synchronize()
+    assert elapsed(start, end) > 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
+from bench.operations import CASES, TAKEN, Case
 from engine import (
     Buffer,
     Tensor,
@@ -26,7 +27,6 @@ from engine import (
 )
 from engine.dtype import DTYPES
 from tests.engine.comparison import is_dense, same_bits
-from tests.engine.op_table import CASES, TAKEN, Case
 from tests.engine.strategies import in_order
 from tests.fake_cupy import Machine
 

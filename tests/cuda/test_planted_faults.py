@@ -1,7 +1,8 @@
 """Copies of the CUDA backend that are wrong on purpose: each must fail an exercise. Over a fake CuPy, not on a GPU.
 
-A planted fault is a piece of `engine/cuda.py` replaced by another. One that
-no exercise minds would mean that the fake, or the exercise, proves nothing.
+A planted fault is a piece of one of the backend's files replaced by another.
+One that no exercise minds would mean that the fake, or the exercise, proves
+nothing.
 """
 
 import sys
@@ -17,16 +18,18 @@ from tests.fake_cupy import Machine, installed
 
 from .exercises import EXERCISES, Exercise
 
-SOURCE = Path(engine.__file__).with_name("cuda.py")
+FOLDER = Path(engine.__file__).parent
+FILES = ("cuda_staging", "cuda_flights", "cuda")  # of the backend; each after those that it imports
 
 
 class Planted(NamedTuple):
-    """A fault: what it is, the text of the backend that it replaces, and the exercises that must mind."""
+    """A fault: what it is, the text of the backend that it replaces, the exercises that must mind, and where it is."""
 
     what: str
     old: str
     new: str
     caught_by: str
+    file: str = "cuda"
 
 
 FAULTS = [
@@ -50,7 +53,7 @@ FAULTS = [
     ),
     Planted(
         "the destination waits for its own event instead of the copy's",
-        "                done = cupy.cuda.Event(disable_timing=True)\n                done.record(origin.stream)\n",
+        "                done = origin.recorded()\n",
         "                done = vacant\n",
         "a_produced_value_arrives_and_is_consumed",
     ),
@@ -62,8 +65,8 @@ FAULTS = [
     ),
     Planted(
         "the event of the destination is waited on before it is recorded",
-        "            vacant.record(target.stream)\n",
-        "",
+        "            vacant = target.recorded()\n",
+        "            vacant = cupy.cuda.Event(disable_timing=True)\n",
         "a_produced_value_arrives_and_is_consumed",
     ),
     Planted(
@@ -74,7 +77,7 @@ FAULTS = [
     ),
     Planted(
         "the copies are not held until they are done",
-        "self._hold(_Flight(done, made), origin, target)",
+        "self._flights.hold(origin, target, done, made)",
         "pass",
         "a_dropped_destination_stays_until_the_copy_is_done",
     ),
@@ -83,23 +86,26 @@ FAULTS = [
         "while flights and flights[0].done.done:",
         "while False:",
         "copies_in_flight_are_few_and_let_go",
+        "cuda_flights",
     ),
     Planted(
         "the held copies are not bounded",
         "while len(flights) > _IN_FLIGHT:",
         "while False:",
         "copies_in_flight_are_few_and_let_go",
+        "cuda_flights",
     ),
     Planted(
         "the oldest of the held copies is let go before it is done",
         "flights[0].done.synchronize()",
         "pass",
         "many_dropped_destinations_stay_until_their_copies_are_done",
+        "cuda_flights",
     ),
     Planted(
         "the host waits for each copy",
-        "                done.record(origin.stream)\n",
-        "                done.record(origin.stream)\n                done.synchronize()\n",
+        "                done = origin.recorded()\n",
+        "                done = origin.recorded()\n                done.synchronize()\n",
         "no_host_waits_for_a_copy_between_gpus",
     ),
     Planted(
@@ -146,7 +152,7 @@ FAULTS = [
     ),
     Planted(
         "peer access is not tested",
-        "if np.array_equal(self.download(back, origin.index), pattern):",
+        "if np.array_equal(self.download([back], origin.index)[0], pattern):",
         "if True:",
         "a_peer_that_loses_data_is_not_used",
     ),
@@ -158,21 +164,69 @@ FAULTS = [
     ),
     Planted(
         "a download takes another device's stream",
-        "with self._gpu(index) as gpu:\n            lying, axes",
-        "with self._gpu(0) as gpu:\n            lying, axes",
+        "runtime.memcpyDeviceToHost, gpu)",
+        "runtime.memcpyDeviceToHost, self._gpu(0))",
         "a_download_sees_the_last_kernel",
     ),
     Planted(
         "a download does not wait",
-        "lying.get(stream=gpu.stream, out=made, blocking=True)",
-        "lying.get(stream=cupy.cuda.Stream(non_blocking=True), out=made, blocking=False)",
+        "arriving.there.synchronize()",
+        "pass",
         "a_download_sees_the_last_kernel",
+        "cuda_staging",
+    ),
+    Planted(
+        "a pinned buffer is written again before the host has read it",
+        "while self._arriving and self._arriving[0].turn == self._buffers.turn:",
+        "while False:",
+        "large_downloads_arrive_through_small_buffers",
+        "cuda_staging",
+    ),
+    Planted(
+        "each array of a batch is waited for before the next one is sent",
+        "                        sent += part.size\n                stage.land()",
+        "                        sent += part.size\n                    stage.land()",
+        "downloads_are_sent_as_one_batch",
+    ),
+    Planted(
+        "an interrupted download is landed with the next one",
+        "                stage.forget()\n",
+        "                pass\n",
+        "an_interrupted_download_is_forgotten",
+    ),
+    Planted(
+        "memory that copies hold is not waited for",
+        "if not self._flights.land(target):",
+        "if True:",
+        "copies_that_fill_the_memory_are_waited_for",
+    ),
+    Planted(
+        "memory that copies hold is given back before they are done",
+        "                    flight.done.synchronize()\n",
+        "                    pass\n",
+        "copies_that_fill_the_memory_are_waited_for",
+        "cuda_flights",
+    ),
+    Planted(
+        "a staged copy waits for each part before it sends the next",
+        "host, part.size, runtime.memcpyHostToDevice, target)\n",
+        "host, part.size, runtime.memcpyHostToDevice, target)\n"
+        "                        origin.stream.wait_event(target.recorded())\n",
+        "parts_of_a_staged_copy_overlap",
+    ),
+    Planted(
+        "a part is as large as its buffer",
+        "_PARTS: Final = 8",
+        "_PARTS: Final = 1",
+        "parts_of_a_staged_copy_overlap",
+        "cuda_staging",
     ),
     Planted(
         "a pinned buffer is written again before it was read",
         "before.synchronize()",
         "pass",
         "an_uploaded_array_may_be_changed_at_once",
+        "cuda_staging",
     ),
     Planted(
         "a pinned buffer is as large as the array",
@@ -191,6 +245,7 @@ FAULTS = [
         "self._writer.wait_event(before)",
         "pass",
         "copies_through_the_host_keep_their_order",
+        "cuda_staging",
     ),
     Planted(
         "copies are made on one device only",
@@ -214,24 +269,32 @@ def exercises(name: str) -> list[Exercise]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_a_planted_fault_fails_its_exercise(fault: Planted) -> None:
     """The list of section 6.3 of the CUDA notes, as far as the backend's recipe can have it."""
-    source = SOURCE.read_text()
-    assert source.count(fault.old) == 1, f"{SOURCE.name} has changed: it does not have {fault.old!r} once"
+    source = (FOLDER / f"{fault.file}.py").read_text()
+    assert source.count(fault.old) == 1, f"{fault.file}.py has changed: it does not have {fault.old!r} once"
     wrong = source.replace(fault.old, fault.new)
-    failures = [failure(wrong, exercise) for exercise in EXERCISES if exercise.run.__name__ == fault.caught_by]
+    failures = [failure(fault.file, wrong, exercise) for exercise in exercises(fault.caught_by)]
     assert any(failures)
     assert not any(isinstance(error, (SyntaxError, NameError, AttributeError)) for error in failures)
 
 
-def failure(source: str, exercise: Exercise) -> Exception | None:
-    """How an exercise fails with a CUDA backend of that source; None if it does not."""
+def failure(file: str, wrong: str, exercise: Exercise) -> Exception | None:
+    """How an exercise fails with a CUDA backend of which one file is as given; None if it does not."""
+    names = [f"engine.{name}" for name in FILES]
+    own = {name: sys.modules.get(name) for name in names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             with installed(Machine(**exercise.settings)) as machine:
-                module = ModuleType("engine.cuda")
-                sys.modules["engine.cuda"] = module
-                exec(compile(source, SOURCE, "exec"), vars(module))
+                for name in FILES:
+                    source = FOLDER / f"{name}.py"
+                    module = sys.modules[f"engine.{name}"] = ModuleType(f"engine.{name}")
+                    exec(compile(wrong if name == file else source.read_text(), source, "exec"), vars(module))
                 exercise.run(machine)
         except Exception as error:
             return error
+        finally:
+            for name, module in own.items():
+                sys.modules.pop(name, None)
+                if module is not None:
+                    sys.modules[name] = module
     return None

@@ -153,3 +153,37 @@ def test_copies_that_die_leave_no_memory_in_use(machine: Machine) -> None:
     for index in range(3):
         Device(f"cuda:{index}").synchronize()
     assert [memory.in_use for memory in machine.memories] == before
+
+
+@pytest.mark.parametrize(("peers", "routes"), [(PAIRS, {"peer", "staged"}), ((), {"staged"})])
+def test_a_route_can_be_asked_for_and_is_taken_or_refused(peers: list[tuple[int, int]], routes: set[str]) -> None:
+    """For measuring: the copy is the same by either; what there is not between two devices is an error."""
+    with installed(Machine(peers={pair for a, b in peers for pair in ((a, b), (b, a))})):
+        tensor = Tensor.from_numpy(np.arange(1000), "cuda:0")
+        cuda, cpu = tensor.device.backend, Device("cpu:0").backend
+        for route in ("peer", "staged"):
+            if route in routes:
+                (made,), taken = cuda.copy_between([tensor._data], 0, 1, route)
+                assert taken == route
+                assert np.array_equal(cuda.download([made], 1)[0], np.arange(1000))
+            else:
+                with pytest.raises(DeviceError, match="cuda:0 and cuda:1: there is no peer access"):
+                    cuda.copy_between([tensor._data], 0, 1, route)
+        with pytest.raises(DeviceError, match="'host'"):
+            cuda.copy_between([tensor._data], 0, 1, "host")
+        with pytest.raises(DeviceError, match="not 'peer'"):
+            cpu.copy_between([np.arange(3)], 0, 1, "peer")
+        assert cpu.copy_between([np.arange(3)], 0, 1, "host")[1] == "host"
+
+
+def test_a_device_is_described_by_what_the_driver_says() -> None:
+    """Name, compute capability, and whom it can reach; that asks nothing of another device and switches nothing on."""
+    with installed(Machine(peers=[(0, 1), (1, 0), (2, 0)])) as machine:
+        machine.capability = "120"
+        cuda = Device("cuda:0").backend
+        assert cuda.describe(0) == ("Fake GPU 0", "12.0", (1,))
+        assert cuda.describe(2) == ("Fake GPU 2", "12.0", (0,))
+        assert not machine.enabled
+    described = Device("cpu:3").backend.describe(3)
+    assert described.name
+    assert (described.capability, described.peers) == ("", ())

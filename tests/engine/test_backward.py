@@ -25,6 +25,7 @@ from engine import (
     tensor,
     transfer,
 )
+from tests.laws.law import inside
 
 DEVICES = [f"cpu:{index}" for index in range(3)]
 
@@ -38,6 +39,7 @@ def read(value: Tensor | None) -> list[float]:
     return value.to_device("cpu:0").numpy().tolist()
 
 
+@inside("L111")
 @given(st.lists(st.sampled_from(DEVICES), min_size=1, max_size=6))
 def test_the_gradient_of_a_copy_is_the_copy_back_and_is_logged(path: list[str]) -> None:
     """L111, P37: along any chain of devices, the same bits arrive at the source by as many copies as went out."""
@@ -61,6 +63,7 @@ def test_the_gradient_of_a_copy_is_the_copy_back_and_is_logged(path: list[str]) 
         assert a == b or log[Device(b), Device(a), "host"].copies > 0
 
 
+@inside("L109")
 @given(st.lists(st.sampled_from(DEVICES), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
 def test_fan_out_along_devices_adds_in_the_order_of_one_device(path: list[str], seed: int) -> None:
     """L109, P59: what is used at each stop of a way gets the bits that the unsplit graph gives it."""
@@ -85,6 +88,7 @@ def test_fan_out_along_devices_adds_in_the_order_of_one_device(path: list[str], 
     assert gradient(path) == gradient(["cpu:0"] * len(path))
 
 
+@inside("L111")
 def test_a_batch_copied_at_once_pulls_each_gradient_back() -> None:
     """L111, D7: a tensor that stands twice in a batch is one copy, and gets the sum of what its uses send."""
     x, y = leaf([1.0, 2.0]), leaf([3.0], "cpu:1")
@@ -97,6 +101,7 @@ def test_a_batch_copied_at_once_pulls_each_gradient_back() -> None:
     assert read(y.grad(gradients)) == [3.0]
 
 
+@inside("L112")
 def test_cuts_stop_gradients() -> None:
     """L112, M70 to M74: what is detached, switched off or plain is a constant; an unused leaf is absent, not zero."""
     x, unused = leaf([2.0]), leaf([5.0])
@@ -118,6 +123,7 @@ def test_cuts_stop_gradients() -> None:
     assert not untracked.is_tracked
 
 
+@inside("L113")
 def test_a_released_graph_is_refused_and_nothing_else_is_released() -> None:
     """L113: a second pass over any released part names the operation, and leaves the part that is whole usable."""
     x = leaf([1.0, 2.0])
@@ -131,6 +137,7 @@ def test_a_released_graph_is_refused_and_nothing_else_is_released() -> None:
     assert read(x.grad(other.backward())) == [5.0, 5.0]
 
 
+@inside("L113")
 def test_backward_from_what_is_not_tracked_is_refused() -> None:
     """L113: a value that needs no gradient says which kind it is."""
     plain = tensor([1.0], device="cpu:0")
@@ -159,6 +166,7 @@ def test_a_cotangent_is_of_the_tensors_shape_dtype_and_device() -> None:
     assert read(x.grad(y.backward(y))) == [9.0, 18.0]  # a tracked cotangent counts by its value
 
 
+@inside("L113")
 def test_ten_thousand_operations_in_a_row_and_their_disposal_need_no_recursion() -> None:
     """L113: neither the pass nor the release of a graph that was never used is as deep as the chain."""
     x = leaf([1.0])
@@ -173,6 +181,7 @@ def test_ten_thousand_operations_in_a_row_and_their_disposal_need_no_recursion()
     gc.collect()
 
 
+@inside("L109", "L113")
 def test_a_wide_fan_adds_every_use() -> None:
     """L109, L113: a thousand uses of one value."""
     x = leaf([2.0])
@@ -196,6 +205,7 @@ def test_what_a_step_kept_is_gone_after_the_pass() -> None:
     assert kept() is None
 
 
+@inside("L113")
 def test_the_order_of_gradients_does_not_depend_on_the_hash_seed() -> None:
     """L113: sums and order are equal in processes with different hash seeds and object addresses."""
     program = (
@@ -222,6 +232,7 @@ def test_the_order_of_gradients_does_not_depend_on_the_hash_seed() -> None:
     assert "00" in outputs.pop()
 
 
+@inside("L113")
 def test_one_of_two_threads_gets_the_gradients_of_a_shared_graph() -> None:
     """L113 under threads: each pass is whole or refused, and exactly one is whole."""
     for _ in range(20):

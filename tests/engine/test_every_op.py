@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.operations import CASES, TAKEN, Case, Free
 from engine import DeviceMismatchError, DTypeError, Tensor, ops, tensor, transfer
 from tests.engine.comparison import is_dense, same_bits
-from tests.engine.op_table import CASES, TAKEN, Case, Free
 from tests.engine.strategies import BFLOAT16, DTYPES, FLOATS, in_order
 
 each_case = pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{at}" for at, case in enumerate(CASES)])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import engine
+from bench.operations import CASES
 from engine import Tensor
 from engine.primitive import Primitive
 from tests.engine.differentiable import ENTRIES, NAMES, NO_GRADIENT
 from tests.engine.differentiable_inputs import Entry, Inputs, one_in, pooled
-from tests.engine.op_table import CASES
 from tests.laws.law import inside
 
 each_entry = pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)

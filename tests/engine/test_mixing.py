@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.operations import CASES, Case
 from engine import DeviceMismatchError, Tensor, ones
-from tests.engine.op_table import CASES, Case
 from tests.laws.law import inside
 
 SEVERAL: Final = [case for case in CASES if len(case.operands) > 1]

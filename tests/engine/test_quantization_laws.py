@@ -27,6 +27,7 @@ from engine import (
 from engine.quantization.scales import round_up, stored
 from tests.engine import quantization_oracle as oracle
 from tests.engine.quantization_strategies import GLOBAL, INTEGERS, SYMMETRIC, cases, numbers, schemes, shapes
+from tests.laws.law import inside
 
 CPU = "cpu:0"
 F32 = np.float32
@@ -43,6 +44,7 @@ def same(found, expected):
     return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@inside("L71")
 @given(case=cases())
 def test_values_and_scales_are_those_of_scalar_steps(case):
     """L71 (Q16 to Q30): integers, codes, scales of each block and the global scale, to the bit."""
@@ -55,6 +57,7 @@ def test_values_and_scales_are_those_of_scalar_steps(case):
     assert np.array_equal(values, expected.values)
 
 
+@inside("L71")
 @given(case=cases(two=False), data=st.data())
 def test_under_abs_mean_the_scale_is_the_mean_and_what_is_beyond_it_is_the_end(case, data):
     """L71, Q15: the scale within float32 rounding, the integers exactly those of the scale that was stored."""
@@ -68,6 +71,7 @@ def test_under_abs_mean_the_scale_is_the_mean_and_what_is_beyond_it_is_the_end(c
         assert values[at] == oracle.value_of(x[at], effective[at], scheme.value)
 
 
+@inside("L71")
 @given(case=cases(values=INTEGERS, zeros=False))
 def test_the_error_is_at_most_half_a_step(case):
     """L71, Q29, Q59: s · (1/2 + 1.5 · B · 2^-23) within the range, the range's end beyond it; exact arithmetic."""
@@ -102,6 +106,7 @@ def test_dequantizing_is_one_product_in_float32(case):
         assert dequantize(made, "float64").numpy().tobytes() == expected.astype(np.float64).tobytes()
 
 
+@inside("L72")
 @given(case=cases(values=INTEGERS), calibration=st.sampled_from(Calibration))
 def test_with_the_same_scales_the_integers_come_back(case, calibration):
     """L72, Q60, barring overflow of scale · value."""
@@ -125,6 +130,7 @@ FINE = [  # Q61: kinds of values with dtypes whose step is fine enough to find t
 ]
 
 
+@inside("L73")
 @given(pair=st.sampled_from(FINE), block=st.integers(1, 4), data=st.data())
 def test_afresh_symmetric_kinds_with_fine_scales_come_back(pair, block, data):
     """L73, Q61: the integers and the scales, where no scale is saturated or below the normal range."""
@@ -138,6 +144,7 @@ def test_afresh_symmetric_kinds_with_fine_scales_come_back(pair, block, data):
     assert again.tobytes() == made.tobytes()
 
 
+@inside("L73")
 @pytest.mark.parametrize(
     ("value", "dtype", "x", "calibration"),
     [
@@ -154,6 +161,7 @@ def test_afresh_other_schemes_need_not_come_back(value, dtype, x, calibration):
     assert quantize(dequantize(made), scheme, calibration).tobytes() != made.tobytes()
 
 
+@inside("L74")
 @given(case=cases(values=INTEGERS))
 def test_values_are_monotone_within_a_block(case):
     """L74, Q63."""
@@ -166,6 +174,7 @@ def test_values_are_monotone_within_a_block(case):
         assert np.all(np.diff(values[at].ravel()[order].astype(int)) >= 0)
 
 
+@inside("L75")
 @given(case=cases(values=SYMMETRIC), mean=st.booleans())
 def test_symmetric_kinds_commute_with_negation(case, mean):
     """L75, Q62: integers negated, scales the same, under AbsMean too."""
@@ -176,6 +185,7 @@ def test_symmetric_kinds_commute_with_negation(case, mean):
     assert parts(-x, scheme, calibration)[2] == factor
 
 
+@inside("L76")
 @given(case=cases(values=INTEGERS, two=False, dtypes=[ScaleDtype.F32], zeros=False), power=st.integers(-40, 40))
 def test_powers_of_two_scale_the_scales_alone(case, power):
     """L76, Q64."""
@@ -185,6 +195,7 @@ def test_powers_of_two_scale_the_scales_alone(case, power):
     assert same(parts(x * factor, scheme)[:2], (values, scales * factor))
 
 
+@inside("L77")
 @given(data=st.data(), value=st.sampled_from(QuantValue), dtype=st.sampled_from(ScaleDtype))
 def test_blocks_do_not_see_each_other(data, value, dtype):
     """L77, Q9, Q65: changing a block changes that block; permuting blocks permutes the result, bit for bit."""
@@ -212,6 +223,7 @@ def test_blocks_do_not_see_each_other(data, value, dtype):
     assert np.array_equal(rolled[1], np.roll(before[1], 1, axis=0))
 
 
+@inside("L78")
 @given(data=st.data(), value=st.sampled_from(QuantValue), dtype=st.sampled_from(ScaleDtype), mean=st.booleans())
 def test_one_block_over_the_whole_is_one_scale_per_tensor(data, value, dtype, mean):
     """L78, Q66."""
@@ -226,6 +238,7 @@ def test_one_block_over_the_whole_is_one_scale_per_tensor(data, value, dtype, me
     assert found[1].ravel().tobytes() == scales.tobytes()
 
 
+@inside("L79")
 @given(scheme=schemes(), data=st.data())
 def test_zero_stays_zero_and_no_nan_ever_leaves(scheme, data):
     """L79, Q22, Q27, Q69: of either sign, beside subnormals and numbers whose double overflows."""
@@ -256,6 +269,7 @@ def test_an_effective_scale_that_underflows_makes_zeros_zeros(value, dtype):
 # Scales
 
 
+@inside("L80")
 @given(bits=st.integers(0, 0x7F7F_FFFF), dtype=st.sampled_from(list(ScaleDtype)[1:]), near=st.booleans())
 @example(bits=0x3DCCCCCD, dtype=ScaleDtype.F16, near=False)
 def test_a_stored_scale_is_the_least_value_that_is_not_below(bits, dtype, near):
@@ -271,6 +285,7 @@ def test_a_stored_scale_is_the_least_value_that_is_not_below(bits, dtype, near):
     assert np.all(np.diff(round_up(np, np.sort(numbers), dtype)) >= 0)
 
 
+@inside("L80")
 @pytest.mark.parametrize("dtype", list(ScaleDtype)[1:])
 def test_every_value_of_a_scale_dtype_is_kept_and_its_bytes_come_back(dtype):
     """L80, Q42: storing is idempotent, encodings are those of the dtype."""
@@ -293,6 +308,7 @@ def x_of(*shape):
     return tensor(np.ones(shape, F32), device=CPU)
 
 
+@inside("L82")
 @pytest.mark.parametrize(
     ("scheme", "says"),
     [
@@ -311,6 +327,7 @@ def test_schemes_that_cannot_be_computed_are_refused_before_any_work(scheme, say
         quantize(x_of(4, 4), scheme)
 
 
+@inside("L82")
 @pytest.mark.parametrize(
     ("scheme", "shape", "says"),
     [
@@ -327,6 +344,7 @@ def test_shapes_that_a_scheme_is_not_for_are_refused(scheme, shape, says):
         quantize(x_of(*shape), scheme)
 
 
+@inside("L82")
 @given(scheme=schemes(), data=st.data(), bad=st.sampled_from([np.nan, np.inf, -np.inf]))
 def test_nan_and_infinities_are_refused_with_their_count_or_have_one_answer(scheme, data, bad):
     """L82, Q27, Q28: NaN becomes 0, or NaN of a small float (6 of E2M1); infinities the ends of the range."""
@@ -347,6 +365,7 @@ def test_nan_and_infinities_are_refused_with_their_count_or_have_one_answer(sche
         assert values[at] == (oracle.code_of(end, value.name) if value.is_float else end)
 
 
+@inside("L82")
 def test_what_is_not_a_dense_float_tensor_is_refused():
     """L82, Q31; AbsMean has no form with two levels (Q15)."""
     scheme = QuantScheme()

@@ -25,6 +25,7 @@ from engine import (
 from engine.quantization.packing import pack, unpack
 from tests.engine import quantization_oracle as oracle
 from tests.engine.quantization_strategies import levels, numbers
+from tests.laws.law import inside
 
 CPU = "cpu:0"
 
@@ -47,6 +48,7 @@ def packable(draw):
     return values, QuantScheme(value, kind)
 
 
+@inside("L81")
 @given(case=packable())
 def test_pack_and_unpack_are_inverse_and_words_are_those_put_together_by_hand(case):
     """L81, Q36 to Q40, Q43, Q67: any bit pattern, filling of zeros, lines one after another."""
@@ -60,6 +62,7 @@ def test_pack_and_unpack_are_inverse_and_words_are_those_put_together_by_hand(ca
     assert np.array_equal(back, values)
 
 
+@inside("L81")
 @pytest.mark.parametrize("value", [QuantValue.Q8F, QuantValue.Q4F, QuantValue.Q2F, QuantValue.E2M1])
 def test_every_bit_pattern_of_a_byte_is_read_as_its_values(value):
     """L81, Q39: sign-extended integers, codes as they are."""
@@ -106,6 +109,7 @@ def stored(draw):
     return quantize(tensor(x, device=CPU), QuantScheme(value, store, tensor=scheme.tensor, block=scheme.block))
 
 
+@inside("L81")
 @given(made=stored())
 def test_bytes_are_values_then_scales_then_the_global_scale_and_come_back(made):
     """L81, Q41, Q43, Q68: scales of blocks follow the packed axis."""

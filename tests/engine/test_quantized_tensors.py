@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.operations import CASES, Free
 from engine import (
     AutodiffError,
     BlockScale,
@@ -31,9 +32,9 @@ from engine import (
 )
 from engine.transfer import Count
 from tests.engine.comparison import same_bits
-from tests.engine.op_table import CASES, Free
 from tests.engine.quantization_strategies import cases
 from tests.engine.strategies import in_order
+from tests.laws.law import inside
 
 CPU, OTHER = "cpu:0", "cpu:1"
 F32 = np.float32
@@ -56,6 +57,7 @@ def plain(x: Tensor) -> Tensor:
     return dequantize(x) if x.is_quantized else x
 
 
+@inside("L83")
 @each_case
 @pytest.mark.parametrize("scheme", [PER_TENSOR, PER_BLOCK], ids=["tensor", "block"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -96,6 +98,7 @@ def test_a_copy_is_whole_and_counted_once_with_its_bytes(case, axes):
         assert not other.flags.writeable
 
 
+@inside("L83")
 @given(case=cases(), data=st.data())
 def test_the_memory_order_changes_no_value_and_is_kept(case, data):
     """L83, D5: a tensor in any order of the axes is quantized to the same values, dequantized in its own order."""
@@ -155,6 +158,7 @@ def test_layouts_keep_integers_and_scale_without_blocks_and_give_floats_with_the
     assert not ops.embedding(quantize(x, packed), rows).is_quantized
 
 
+@inside("L83")
 @pytest.mark.parametrize("scheme", [PER_TENSOR, PER_BLOCK, TWO_LEVEL, QuantScheme(block=BlockScale((4, 2)))])
 def test_rows_of_a_table_are_those_of_the_whole(scheme):
     """L83: an embedding reads the rows that it needs, with their scales."""

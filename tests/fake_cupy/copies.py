@@ -1,6 +1,7 @@
 """Raw copies by address, which know no dtype, shape or bound: the runtime calls, and what an array's get and set do."""
 
 import ctypes
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,12 @@ class Runtime:
 
     def deviceSynchronize(self) -> None:
         self._machine.wait_device(self._machine.device)
+
+    def getDeviceProperties(self, device: int) -> dict[str, Any]:
+        self._machine.check("getDeviceProperties")
+        if not 0 <= device < self._machine.devices:
+            raise CUDARuntimeError(101)
+        return {"name": f"Fake GPU {device}".encode()}
 
     def memGetInfo(self) -> tuple[int, int]:
         memory = self._machine.memories[self._machine.device]

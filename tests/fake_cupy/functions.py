@@ -134,6 +134,11 @@ def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, bl
     return a.get(stream, order, out, blocking) if isinstance(a, ndarray) else np.asarray(a)
 
 
+def alloc_pinned_memory(size: int) -> Any:
+    """Page-locked memory, for `numpy.frombuffer`."""
+    return empty_pinned(size, np.uint8)
+
+
 def empty_pinned(shape: Any, dtype: Any = float, order: str = "C") -> Any:
     """A NumPy array over page-locked memory."""
     current().check("hostAlloc")

@@ -27,7 +27,9 @@ def modules(machine: Machine) -> dict[str, ModuleType]:
         MemoryPointer=MemoryPointer,
         MemoryPool=MemoryPool,
         Stream=streams.Stream,
+        alloc_pinned_memory=functions.alloc_pinned_memory,
         get_current_stream=streams.get_current_stream,
+        get_elapsed_time=streams.get_elapsed_time,
     )
     cupy = _module(
         "cupy", __version__="14.2.0", cuda=cuda, _util=SimpleNamespace(PerformanceWarning=PerformanceWarning)

@@ -87,6 +87,7 @@ class Machine:
         self.dropping: Final = frozenset(dropping)
         self.driver, self.per_thread, self.remote = driver, per_thread, remote
         self.sticky = 0
+        self.capability = "90"
         self.refuses: dict[str, int] = {}  # name of a runtime call -> the status it fails with
         self.enabled: set[tuple[int, int]] = set()
         self.lock = threading.RLock()

@@ -119,6 +119,13 @@ class PinnedPool:
         if landing.generation != landing.block.generation or not np.array_equal(now, landing.data):
             raise Fault(f"pinned memory was rewritten or dropped before '{landing.stamp.what}' was done")
 
+    def _cover(self, landed: Landing) -> None:
+        """Show the sentinel again where a later copy, which may have come already, goes to the same memory."""
+        for later in self._landings:
+            if later.down and later.block is landed.block:
+                low, high = max(later.low, landed.low), min(later.high, landed.high)
+                landed.block.data[low : max(low, high)] = SENTINEL
+
     def land(self, host: Clock) -> None:
         """Let land what the host knows to be done.
 
@@ -133,5 +140,6 @@ class PinnedPool:
                 if landing.generation != landing.block.generation:
                     raise Fault(f"pinned memory was dropped before '{landing.stamp.what}' was done")
                 landing.block.data[landing.low : landing.high] = landing.data
+                self._cover(landing)
             else:
                 self._compare(landing)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, ClassVar, Self
 
 from .clocks import Clock, join
@@ -39,6 +40,11 @@ class Device:
 
     def use(self) -> None:
         current().set_device(self.id)
+
+    @property
+    def compute_capability(self) -> str:
+        current().check("deviceGetAttribute")
+        return current().capability
 
     def synchronize(self) -> None:
         with self:
@@ -130,6 +136,7 @@ class Event:
         machine.check("eventCreate")
         self.device_id = machine.device
         self.clock: Clock | None = None
+        self.timing, self.seconds = not disable_timing, 0.0
 
     def record(self, stream: Stream | None = None) -> None:
         machine = current()
@@ -138,6 +145,7 @@ class Event:
             raise CUDARuntimeError(400)
         with machine.on(queue) as clock:
             self.clock = dict(clock)
+        self.seconds = perf_counter()
 
     def synchronize(self) -> None:
         if self.clock is None:
@@ -149,6 +157,20 @@ class Event:
         if self.clock is None:
             raise Fault("an event that was never recorded is asked whether it is done; it always is")
         return current().is_done(self.clock)
+
+
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    """Milliseconds between two events of one device that are done; of the host's clock, since all is done at once."""
+    machine = current()
+    events = (start_event, end_event)
+    if start_event.device_id != end_event.device_id or not all(event.timing for event in events):
+        raise CUDARuntimeError(400)
+    for event in events:
+        if event.clock is None:
+            raise CUDARuntimeError(400)
+        if not machine.is_done(event.clock):
+            raise CUDARuntimeError(600)
+    return (end_event.seconds - start_event.seconds) * 1e3
 
 
 def get_current_stream(device_id: int = -1) -> Stream:

@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
+from .layered import LayeredSpec
 from .observations import Bits, Meta
 from .operations import Map, Op, Visit
 from .protocol import Adapter, Handle, Refused
 from .spec_tree import Event, Printed, TreeSpec, lazy_paths, tensors
 
 
-def built(adapter: Adapter, spec: TreeSpec) -> Handle:
-    """A module of a spec tree."""
+def built(adapter: Adapter, spec: TreeSpec | LayeredSpec) -> Handle:
+    """A module of a spec."""
     handle = adapter.build(spec)
     assert not isinstance(handle, Refused), f"build refused a good tree: {handle.message}"
     return handle

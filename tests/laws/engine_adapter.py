@@ -20,9 +20,11 @@ from modules import (
     DisplaySettings,
     Flag,
     FrozenModuleError,
+    GroupError,
     Module,
     ModuleMapper,
     Param,
+    ParamGroup,
     PathError,
     RunningState,
 )
@@ -30,10 +32,13 @@ from records import ParamId, RecordFormatError, RecordValidationError
 
 from . import operations as op
 from .engine_build import Built, InitialiserFailed, NameRefused
+from .engine_gradients import gradients_of, reported, stepped
+from .engine_groups import param_group
 from .engine_view import Places, Recorder, observed
+from .group_expressions import Group
 from .observations import Bits, Crossing, Meta, TransferLog
 from .protocol import Done, Grammar, Level, RefusalKind, Refused
-from .record_engine import bits_of
+from .record_engine import as_data, bits_of
 from .record_engine import result as on_records
 from .spec_tree import LAYOUTS, Enter, Event, Exit, Seen, TreeSpec, tied_with
 
@@ -48,6 +53,7 @@ _KINDS: Final[Sequence[tuple[type[Exception], RefusalKind]]] = (
     (NameRefused, "name"),
     (FrozenModuleError, "frozen"),
     (PathError, "name"),
+    (GroupError, "group"),
     (AutodiffError, "autodiff"),
     (DeviceMismatchError, "device_mismatch"),
     (DTypeError, "dtype"),
@@ -150,8 +156,8 @@ class EngineAdapter:
     capabilities: Mapping[str, Level] = dict.fromkeys(
         (
             *("visit", "map", "order", "ids", "lazy", "running", "threads", "devices", "transfer_log", "fork"),
-            *("state.flags", "groups", "records", "records.options", "records.rename", "records.mappers"),
-            *("format.burnpack", "display", "persistent"),
+            *("state.flags", "state.params", "groups", "records", "records.options", "records.rename"),
+            *("records.mappers", "format.burnpack", "display", "persistent", "autodiff", "optimizers"),
         ),
         "native",
     )
@@ -169,12 +175,13 @@ class EngineAdapter:
 
     def apply(self, target: Version, operation: op.Op) -> Done | Refused:
         try:
-            module, output = self._result(target.module, operation)
+            module, output = self._result(target, operation)
         except _REFUSALS as error:
             return _refused(error)
         return Done(Version(module, target.built), output)
 
-    def _result(self, module: Module, operation: op.Op) -> tuple[Module, Any]:
+    def _result(self, target: Version, operation: op.Op) -> tuple[Module, Any]:
+        module = target.module
         match operation:
             case op.Visit():
                 recorder = Recorder()
@@ -206,7 +213,49 @@ class EngineAdapter:
                 return module.fork(device), None
             case op.ToDevice(device):
                 return module.to_device(device), None
+            case op.ToRecord(group):
+                chosen = self._group(target, group) if group else None
+                return module, as_data(module.into_record_group(chosen) if chosen else module.into_record())
+            case op.KeepGroup(name, group):
+                target.built.groups[name] = self._group(target, group)
+                return module, None
+            case op.AskGroup(group, asked):
+                made = self._group(target, group)
+                return module, tuple(made.matches(number, path) for number, path in asked)
+            case op.PathsOfGroup(group):
+                return module, tuple(self._group(target, group).paths(module))
+            case op.Backward(used, through):
+                versions = [target]
+                for step in through:
+                    versions.append(Version(self._result(versions[-1], step)[0], target.built))
+                gradients = gradients_of(versions[-1].module, used)
+                return module, tuple(reported(version.module, gradients) for version in versions)
+            case op.Step(name, settings, used, number):
+                return stepped(module, name, dict(settings), used, number), None
+            case op.SetRequireGrad() | op.NoGrad() | op.Freeze() | op.Unfreeze():
+                return self._switched(target, operation), None
         return on_records(module, operation)
+
+    def _group(self, target: Version, group: Group) -> ParamGroup:
+        return param_group(group, target.module, target.built.groups)
+
+    def _switched(self, target: Version, operation: op.Op) -> Module:
+        """The module after a switch of training, by the method with or without a group."""
+        module = target.module
+        group = getattr(operation, "group", None)
+        if group is None:
+            match operation:
+                case op.SetRequireGrad(value):
+                    return module.set_require_grad(value)
+                case op.Freeze():
+                    return module.freeze()
+                case op.Unfreeze():
+                    return module.unfreeze()
+            return module.no_grad()
+        chosen = self._group(target, group)
+        if isinstance(operation, op.SetRequireGrad):
+            return module.set_require_grad_group(chosen, operation.value)
+        return module.freeze_group(chosen) if isinstance(operation, op.Freeze) else module.unfreeze_group(chosen)
 
     def meta(self, target: Version) -> Meta:
         recorder = Recorder()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine import Device, Tensor
-from modules import Array, EnumModule, Flag, Module, Param, RunningState, skip
+from modules import Array, EnumModule, Flag, Module, Param, ParamGroup, RunningState, skip
 
 from .spec_tree import (
     ConfigSpec,
@@ -53,11 +53,12 @@ def tensor_of(value: Value, data: bytes | None = None, device: Device | str | No
 
 
 class Built:
-    """The state that all versions of one module share outside of it: how often each initialiser ran."""
+    """The state that all versions of one module share outside of it: runs of initialisers, groups that were kept."""
 
     def __init__(self, spec: TreeSpec) -> None:
         self.spec = spec
         self.runs: dict[str, int] = {}
+        self.groups: dict[str, ParamGroup] = {}
         self._made: dict[str, Any] = {}
 
     def node(self, node: Node, path: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine import Tensor
-from modules import Array, EnumModule, Flag, Module, ModuleVisitor, Param, PathError, RunningState
+from modules import Array, Draws, EnumModule, Flag, Module, ModuleVisitor, Param, PathError, RunningState
 
 from .engine_build import joined
 from .observations import FlagMeta, Skeleton, ValueMeta
@@ -102,7 +102,8 @@ class Places:
         return (_sequence(value), items)
 
     def named(self, items: Mapping[str, Any], path: str) -> Iterator[tuple[str, Skeleton]]:
-        return ((name, self.of(value, joined(path, name))) for name, value in items.items())
+        shown = ((name, value) for name, value in items.items() if not isinstance(value, Draws))
+        return ((name, self.of(value, joined(path, name))) for name, value in shown)
 
 
 def _sequence(value: Any) -> str:

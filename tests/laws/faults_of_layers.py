@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from engine import Buffer, Device, Tensor, decoding
+from engine import Buffer, Device, Tensor, decoding, uniform
 from engine.cpu import CpuBackend
-from modules import Flag, ModuleError, Param
+from modules import Draws, Flag, ModuleError, Param
 from modules.parallel import (
     Cache,
     DistributedLayeredModel,
@@ -288,6 +288,26 @@ def _z19(patch: Patch) -> None:
         return original(replace(sequence, hidden=list(sequence.hidden)[: len(placement.hidden)]), placement)
 
     patch.setattr(model, "staged", staged)
+
+
+# Draws
+
+
+@fault("X43 one dropout generator per device", "L105")
+def _x43(patch: Patch) -> None:
+    generators: dict[Device, Draws] = {}
+
+    def drawn(self: Draws, shape: Any, device: Any) -> Tensor:
+        one = generators.setdefault(Device(device), Draws(1))
+        return uniform(shape, seed=one._next(), device=device)
+
+    patch.setattr(Draws, "uniform", drawn)
+
+
+@fault("Z28 a derived module draws again from the beginning", "L105")
+def _z28(patch: Patch) -> None:
+    original = Draws._derived
+    patch.setattr(Draws, "_derived", lambda self, count=None: original(self, count or 0))
 
 
 # Decoding

@@ -20,13 +20,13 @@ from .faults import Patch, fault
 # Ids
 
 
-@fault("X7 to_device makes new ids", "L16", "L28")
+@fault("X7 to_device makes new ids", "L16", "L28", "L120")
 def _x7(patch: Patch) -> None:
     original = Param._moved
     patch.setattr(Param, "_moved", lambda self, device, cut: original(self, device, cut).with_id(ParamId.new()))
 
 
-@fault("X8 loading keeps the target's ids", "L17", "L54")
+@fault("X8 loading keeps the target's ids", "L17", "L18", "L54")
 def _x8(patch: Patch) -> None:
     original = Param._loaded
     patch.setattr(Param, "_loaded", lambda self, number, tensor: original(self, None, tensor))

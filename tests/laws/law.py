@@ -40,17 +40,19 @@ class Law:
         needs: capabilities without which it does not apply.
         body: takes the adapter (a law from inside: nothing), then a case.
         draws: what a case is drawn from, by argument name.
-        each: a further argument and its values; each is a test of its own.
+        each: a further argument and its values, or several and their values together; each is a test of its own.
         suppress: health checks of hypothesis that it may fail.
+        slow: how many times fewer examples it is tried on in a run of the suite than the profile says.
     """
 
     numbers: tuple[str, ...]
     needs: tuple[str, ...]
     body: Callable[..., None]
     draws: Mapping[str, Draw] = field(default_factory=dict)
-    each: tuple[str, Sequence[Any]] | None = None
+    each: tuple[str | Sequence[str], Sequence[Any]] | None = None
     suppress: tuple[HealthCheck, ...] = ()
     inside: bool = False
+    slow: int = 1
 
     def missing(self, adapter: Adapter) -> list[str]:
         """Capabilities that it needs and the adapter does not offer."""
@@ -62,17 +64,18 @@ class Law:
             states = profile is not None and "profile" in signature(self.body).parameters
             return partial(self.body, profile=profile) if states else self.body
         drawn = given(**{name: draw(adapter) for name, draw in self.draws.items()})(self.body)
-        if profile is None and not self.suppress:
+        if profile is None and not self.suppress and self.slow == 1:
             return drawn
         chosen = profile or settings()
         checks = tuple({*chosen.suppress_health_check, *self.suppress})
-        return settings(chosen, suppress_health_check=checks)(drawn)
+        examples = chosen.max_examples if profile else max(1, chosen.max_examples // self.slow)
+        return settings(chosen, max_examples=examples, suppress_health_check=checks)(drawn)
 
     def put_to(self, adapter: Adapter, profile: settings) -> None:
         """Run the law on an adapter with the settings of a profile; raises what the law raises."""
-        name, values = self.each or ("", [None])
-        for value in values:
-            parameter = {name: value} if name else {}
+        names, cases = self.each or ((), [()])
+        for case in cases:
+            parameter = {names: case} if isinstance(names, str) else dict(zip(names, case, strict=True))
             if self.inside:
                 self.body(**parameter)
             else:
@@ -87,12 +90,13 @@ def law(
     needs: Sequence[str] = (),
     each: tuple[str, Sequence[Any]] | None = None,
     suppress: Sequence[HealthCheck] = (),
+    slow: int = 1,
     **draws: Draw,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a law of a body: a test of the implementation under test, see `Law`."""
 
     def made(body: Callable[..., None]) -> Callable[..., None]:
-        stated = Law(numbers, tuple(needs), body, draws, each, tuple(suppress))
+        stated = Law(numbers, tuple(needs), body, draws, each, tuple(suppress), slow=slow)
         LAWS.append(stated)
         test = pytest.mark.law(*numbers, needs=stated.needs)(stated.test(subject()))
         return pytest.mark.parametrize(*each)(test) if each else test
@@ -101,11 +105,23 @@ def law(
 
 
 def inside(*numbers: str) -> Callable[[Test], Test]:
-    """Make a law of a test of the engine's own, which takes no adapter, and at most one parameter."""
+    """Make a law of a test of the engine's own, which takes no adapter, and nothing but what it is parametrized by."""
 
     def made(test: Test) -> Test:
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-        LAWS.append(Law(numbers, (), test, each=tuple(marks[0].args) if marks else None, inside=True))
+        LAWS.append(Law(numbers, (), test, each=_together(marks), inside=True))
         return pytest.mark.inside(pytest.mark.law(*numbers)(test))
 
     return made
+
+
+def _together(marks: Sequence[pytest.Mark]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """The arguments of all parametrizations of a test, and each combination of their values."""
+    names: tuple[str, ...] = ()
+    cases: list[tuple[Any, ...]] = [()]
+    for mark in marks:
+        own, values = mark.args
+        own = tuple(own.replace(",", " ").split()) if isinstance(own, str) else tuple(own)
+        names += own
+        cases = [(*case, *(value if len(own) > 1 else (value,))) for case in cases for value in values]
+    return names, cases

@@ -52,6 +52,22 @@ STEPS: Final[Mapping[str, str]] = {
 Everything else in the signal passes unchanged.
 """
 
+DROP: Final = "drop"
+"""In training some of the elements of x are 0, each with the layer's probability p, the others x / (1 − p); else x.
+
+It is in training where the flag ``dropout.training`` is on and x is autodiff.
+What is left out differs from call to call, so it is none of the `STEPS`: only
+the laws of draws, and of layers with state, have it.
+"""
+
+BATCH: Final = "batch"
+"""(x − mean) / √(var + epsilon) · gamma + beta along axis 0, for x of rank 2 with so many columns.
+
+In training, where the flag ``norm.training`` is on and x is autodiff, mean and
+var are those of x, and move the running ones; else they are the running ones
+(M98). So it is none of the `STEPS` either.
+"""
+
 CAUSAL: Final = ("identity", "scale", "affine", "norm", "shift", "prefix", "position", "attend")
 """Steps that see only earlier positions along axis 0: their layers are autoregressive."""
 
@@ -118,6 +134,7 @@ class LayeredSpec(Printed):
         extra: the device of a parameter outside the layers (P10); None if there is none.
         apart: what `into_layers` does with the hidden layers (P48).
         strays: (path, device) of values that are built where the placement does not say.
+        seed: of what the layers leave out whose step is `DROP`.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -129,6 +146,7 @@ class LayeredSpec(Printed):
     extra: str | None = None
     apart: Apart = "as they are"
     strays: tuple[tuple[str, str], ...] = ()
+    seed: int = 0
 
     @cached_property
     def names(self) -> tuple[LayerName, ...]:
@@ -179,13 +197,25 @@ class LayeredSpec(Printed):
             for name, path in self.paths.items()
         }
 
+    def setting(self, path: str, name: str) -> float:
+        """A number among the configuration of the module at a path inside a layer."""
+        layer, _, inner = path.rpartition(".")
+        fields = dict(self.layers[list(self.paths.values()).index(layer)].fields)
+        module = fields[inner]
+        assert isinstance(module, StructSpec)
+        held = dict(module.fields)[name]
+        assert isinstance(held, ConfigSpec)
+        return held.value
+
     def built_by(self, placement: Placement) -> "LayeredSpec":
         """The same layers, built by another placement."""
         return replace(self, placement=placement)
 
 
 def _on(node: Node, device: str) -> Node:
-    """A leaf on a device; what has none as it is."""
+    """A leaf on a device, or a module with all of its leaves there; what has none as it is."""
+    if isinstance(node, StructSpec):
+        return replace(node, fields=tuple((name, _on(child, device)) for name, child in node.fields))
     value = getattr(node, "value", None)
     return replace(node, value=replace(value, device=device)) if isinstance(value, Value) else node  # pyright: ignore
 

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from engine import Buffer, Tensor, ops
-from modules import Module
+from engine import Buffer, Seed, Tensor, ops
+from modules import Flag, Module
+from modules.nn import BatchNorm, Dropout
+from modules.optim.optimizer import Optimizer
 from modules.parallel import Cache, LayerParallelism, LayerSequence
 
 from .engine_build import Built
-from .layered import CAUSAL, ROWS, LayeredSpec, LayerName, LayerSpec, Signal
+from .layered import BATCH, CAUSAL, DROP, ROWS, LayeredSpec, LayerName, LayerSpec, Signal
 from .layered_expected import hidden_apart
 from .spec_tree import (
     ConfigSpec,
@@ -99,6 +101,10 @@ def _project(layer: Any, x: Tensor, past: Past) -> Tensor:
     return ops.linear(x, weight.T) if x.shape[-1:] == weight.shape[-1:] else x
 
 
+def _batch(layer: Any, x: Tensor, past: Past) -> Tensor:
+    return layer.norm(x) if x.ndim == 2 and x.shape[1] == layer.norm.num_features else x
+
+
 _STEPS: Final[Mapping[str, Callable[[Any, Tensor, Past], Tensor]]] = {
     "identity": lambda layer, x, past: x,
     "scale": _scale,
@@ -111,6 +117,8 @@ _STEPS: Final[Mapping[str, Callable[[Any, Tensor, Past], Tensor]]] = {
     "position": _position,
     "attend": _attend,
     "project": _project,
+    DROP: lambda layer, x, past: layer.dropout(x),
+    BATCH: _batch,
 }
 
 
@@ -192,19 +200,30 @@ def observed(signal: Any) -> Signal:
 
 
 class LayeredBuilt(Built):
-    """What all versions of a layered model share outside of it: caches by name, and which layer is to raise."""
+    """What all versions of a layered model share outside of it: caches and optimizers, and which layer is to raise."""
 
     def __init__(self, spec: LayeredSpec) -> None:
         super().__init__(spec.tree)
         self.layered = spec
         self.caches: dict[str, tuple[Cache, ...]] = {}
+        self.optimizers: dict[str, Optimizer] = {}
         self.fail_at: LayerName | None = None
         self.numbers = {path: number for number, path in enumerate(spec.paths.values())}
+        self.seed = Seed(spec.seed)
 
     def node(self, node: Node, path: str) -> Any:
         if isinstance(node, StructSpec) and (not path or path in self.numbers):
             made = [(name, self.node(child, f"{path}.{name}" if path else name)) for name, child in node.fields]
             return (self.layer_class(path) if path else self.model_class())(made)
+        if isinstance(node, StructSpec) and node.name == "Dropout":
+            fields: Any = dict(node.fields)
+            flag = Flag(fields["training"].enabled)
+            return Dropout(fields["prob"].value, seed=self.seed).replace(training=flag)
+        if isinstance(node, StructSpec) and node.name == "BatchNorm":
+            made = {name: self.node(child, f"{path}.{name}") for name, child in node.fields}
+            gamma, settings = made["gamma"], {name: made[name] for name in ("momentum", "epsilon")}
+            norm = BatchNorm(gamma.shape[0], **settings, device=gamma.device, dtype=gamma.dtype)
+            return norm.replace(**{name: leaf for name, leaf in made.items() if name not in settings})
         return super().node(node, path)
 
     def layer_class(self, path: str) -> type[Module]:

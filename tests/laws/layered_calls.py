@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from .calls import applied, built, output
-from .layered import LayeredSpec, Signal
+from .layered import LayeredSpec, Placement, Signal
 from .layered_generators import Case
 from .layered_operations import Forward, Wrap
 from .protocol import Adapter, Handle
@@ -12,7 +12,12 @@ from .protocol import Adapter, Handle
 
 def wrapped(adapter: Adapter, spec: LayeredSpec) -> Handle:
     """A build of a model, wrapped with the placement that it was built by."""
-    return applied(adapter, built(adapter, spec), Wrap(spec.placement))
+    return wrapped_by(adapter, built(adapter, spec), spec.placement)
+
+
+def wrapped_by(adapter: Adapter, model: Handle, placement: Placement) -> Handle:
+    """A model, wrapped with a placement."""
+    return applied(adapter, model, Wrap(placement))
 
 
 def ran(adapter: Adapter, target: Handle, signal: Signal) -> Signal:

@@ -19,8 +19,11 @@ from modules.parallel import (
 )
 
 from . import engine_adapter
+from . import engine_training as training
 from . import layered_operations as op
+from . import training_operations as train
 from .engine_adapter import Version
+from .engine_gradients import reported
 from .layered import LayeredSpec, Placement, placement_of
 from .layered_build import LayeredBuilt, LayerFailed, observed, over, signal_of
 from .observations import Meta
@@ -31,6 +34,7 @@ from .spec_tree import TreeSpec
 _OWN: Final = (
     *(op.Wrap, op.Unwrap, op.GetPlacement, op.Forward, op.MoveByMap, op.IntoStages, op.RunStages),
     *(op.NewCache, op.SeeCache, op.Decode),
+    *train.TRAINING,
 )
 
 
@@ -65,7 +69,7 @@ class EngineAdapter(engine_adapter.EngineAdapter):
 
     capabilities: Mapping[str, Level] = {
         **engine_adapter.EngineAdapter.capabilities,
-        **dict.fromkeys(("parallel", "parallel.stages", "cache"), "native"),
+        **dict.fromkeys(("parallel", "parallel.stages", "cache", "dropout", "batch_norm"), "native"),
     }
 
     def build(self, spec: TreeSpec | LayeredSpec) -> Version | Refused:
@@ -115,7 +119,7 @@ class EngineAdapter(engine_adapter.EngineAdapter):
                 caches = built.caches[name]
                 chosen = caches if handed is None else tuple(caches[number] for number in handed)
                 return module, observed(_decode(module, signal_of(piece), chosen))
-        raise NotImplementedError(f"{operation!r} is not offered; see capabilities")
+        return _trained(module, built, operation)
 
     def meta(self, target: Version) -> Meta:
         if not isinstance(target.module, DistributedLayeredModel):
@@ -153,6 +157,27 @@ class EngineAdapter(engine_adapter.EngineAdapter):
 def _said(error: BaseException) -> str:
     """The message, with what was noted on the way."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def _trained(module: Any, built: LayeredBuilt, operation: Op) -> tuple[Module, Any]:
+    """What an operation of training gives, and its output."""
+    match operation:
+        case train.NewOptimizer(name):
+            built.optimizers[name] = training.new_optimizer(operation)
+            return module, None
+        case train.SeeOptimizer(name):
+            return module, training.seen(built.optimizers[name])
+        case train.SaveTraining(name):
+            return module, training.saved(module, built.optimizers[name])
+        case train.LoadTraining(name, data):
+            return training.loaded(module, built.optimizers[name], data), None
+        case train.RunBackward(signal, cotangents):
+            gradients = training.gradients_of(_forward(module, signal_of(signal)), cotangents)
+            return module, reported(module, gradients)
+        case train.TrainStep(name, signal):
+            output = _forward(module, signal_of(signal))
+            return training.stepped(module, output, built.optimizers[name], operation), None
+    raise NotImplementedError(f"{operation!r} is not offered; see capabilities")
 
 
 def _layers(model: LayerParallelism) -> list[Any]:

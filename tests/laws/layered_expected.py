@@ -12,13 +12,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .layered import ROWS, LayeredSpec, LayerName, LayerSpec, Placement, Signal, hardware
+from .layered import BATCH, DROP, ROWS, LayeredSpec, LayerName, LayerSpec, Placement, Signal, hardware
 from .layered_operations import Taken
 from .observations import TransferLog
 from .spec_tree import Value, numpy_dtype, tensors
 
 Array: TypeAlias = NDArray[Any]
 Reader: TypeAlias = Callable[[str], Array]
+Live: TypeAlias = Callable[[str, Array], Array]
 Crossings: TypeAlias = Mapping[tuple[str, str], tuple[int, int]]
 
 CLOSE: Final = 2.0**-30
@@ -117,6 +118,7 @@ def course(
     read: Reader,
     placement: Placement | None = None,
     until: LayerName | None = None,
+    live: Live | None = None,
 ) -> Course:
     """The forward over a signal.
 
@@ -126,6 +128,7 @@ def course(
         read: gives the model's values by path.
         placement: where the signal is moved to before each layer (P35); None: nothing moves.
         until: the layer before which it ends, once the signal is there.
+        live: gives what the layer at a path makes of a tensor, where its step has state; None: just the tensor.
     """
     arrays = {path: value.numpy() for path, value in signal.values().items()}
     places = {path: value.hardware for path, value in signal.values().items()}
@@ -138,6 +141,8 @@ def course(
             return made
         inside = _inside(read, path)
         arrays = {at: step(layer, spec.dtype, inside, array) for at, array in arrays.items()}
+        if layer.step in (DROP, BATCH) and live is not None:
+            arrays = {at: live(path, array) for at, array in arrays.items()}
         met = (float(np.abs(a).max()) for a in arrays.values() if a.size and a.dtype == numpy_dtype(spec.dtype))
         made.peak = max([made.peak, *met])
     made.output = signal.with_values(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from .generators import contents, pick
-from .layered import CAUSAL, ROWS, LayeredSpec, LayerSpec, Placement, Signal, hardware, nodes
+from .layered import BATCH, CAUSAL, DROP, ROWS, LayeredSpec, LayerSpec, Placement, Signal, hardware, nodes
 from .placement_generators import placements, split_placements
 from .protocol import Grammar
 from .spec_tree import (
@@ -103,7 +103,26 @@ def layer(step: str, held: str, width: int, dtype: str, starts: Iterator[int]) -
         other = kinds.get(name)
         needed.append((name, other(value) if other else ParamSpec(value, lazy=held == "lazy")))
     before, behind = _besides(held, dtype, starts)
+    if step == DROP:
+        settings = (("prob", ConfigSpec(0.5)), ("training", FlagSpec(True)))
+        needed.append(("dropout", StructSpec(settings, "Dropout")))
+    if step == BATCH:
+        needed.append(("norm", StructSpec(_batch_norm(width, dtype, starts), "BatchNorm")))
     return LayerSpec(step, (*before, *needed, *behind))
+
+
+def _batch_norm(width: int, dtype: str, starts: Iterator[int]) -> tuple[tuple[str, Node], ...]:
+    gamma, beta, mean, other = (rough(dtype, (width,), next(starts)) for _ in range(4))
+    var = replace(other, data=(np.abs(other.numpy()) + other.numpy().dtype.type(0.25)).tobytes())
+    return (
+        ("gamma", ParamSpec(gamma)),
+        ("beta", ParamSpec(beta)),
+        ("training", FlagSpec(True)),
+        ("running_mean", RunningSpec(mean)),
+        ("running_var", RunningSpec(var)),
+        ("momentum", ConfigSpec(0.5)),
+        ("epsilon", ConfigSpec(0.5)),
+    )
 
 
 @cache
@@ -173,8 +192,13 @@ def with_other_values(spec: LayeredSpec) -> LayeredSpec:
 
 
 def _each_node(spec: LayeredSpec, change: Callable[[Node], Node]) -> LayeredSpec:
-    layers = (replace(one, fields=tuple((name, change(node)) for name, node in one.fields)) for one in spec.layers)
-    return replace(spec, layers=tuple(layers))
+    def each(node: Node) -> Node:
+        return replace(node, fields=fields(node)) if isinstance(node, StructSpec) else change(node)
+
+    def fields(one: LayerSpec | StructSpec) -> tuple[tuple[str, Node], ...]:
+        return tuple((name, each(node)) for name, node in one.fields)
+
+    return replace(spec, layers=tuple(replace(one, fields=fields(one)) for one in spec.layers))
 
 
 @st.composite
@@ -296,6 +320,32 @@ def turned_cases(draw: DrawFn, grammar: Grammar) -> Case:
     turned = [layout for layout in ("transposed", "strided") if layout in grammar.layouts]
     first = rough(spec.dtype, (pick(draw, (5, 4, 3)), width), draw(_STARTS), pick(draw, grammar.devices))
     return Case(spec, Signal(ConstantSpec(replace(first, layout=pick(draw, turned or ["dense"])))))
+
+
+_DROPPING: Final = (*HIDDEN, *(DROP,) * len(HIDDEN))
+_SEEDS: Final = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def dropping_cases(draw: DrawFn, grammar: Grammar, placed: SearchStrategy[Placement]) -> Case:
+    """Models in which a layer or more leaves elements out, over autodiff inputs, with seeds."""
+    placement, width = draw(placed), draw(_WIDTHS)
+    spec = _model(draw, grammar, placement, width, (("scale", DROP, DROP), _DROPPING, ("centre", DROP, DROP)))
+    if all(one.step != DROP for one in spec.layers):
+        spec = replace(spec, layers=(*spec.layers[:-1], layer(DROP, "nothing", width, spec.dtype, count())))
+    first = _first_tensor(draw, grammar, spec, width)
+    signal = signal_around(draw, grammar, first, spec.dtype, width)
+    on = signal.each(lambda value: replace(value, device=f"{value.hardware}+autodiff"))
+    return Case(replace(spec, seed=draw(_SEEDS)), on)
+
+
+@st.composite
+def bare_dropping_cases(draw: DrawFn, grammar: Grammar) -> Case:
+    """Models that do nothing but leave elements out, in at least one layer, of so many that no two draws are alike."""
+    placement = draw(placements(grammar))
+    spec = _model(draw, grammar, placement, 1, ((DROP,), ("identity", DROP), ("identity", DROP)), "float32")
+    ones = Value("float32", (8, 64), np.ones((8, 64), "f4").tobytes(), f"{pick(draw, grammar.devices)}+autodiff")
+    return Case(replace(spec, seed=draw(_SEEDS)), Signal(ConstantSpec(ones)))
 
 
 # Sequences

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -10,10 +11,15 @@ from tests.parallel import by_memory_oracle
 
 from . import layered_expected as expected
 from . import layered_operations as op
-from .layered import CAUSAL, REMEMBERING, LayeredSpec, LayerName, Placement, Signal, hardware, placement_of
-from .layered_expected import Array, Misplaced
+from . import model_training as training
+from . import training_operations as train
+from .layered import CAUSAL, DROP, REMEMBERING, LayeredSpec, LayerName, Placement, Signal, hardware, placement_of
+from .layered_expected import Array, Crossings, Misplaced
+from .layered_gradients import PullBack, pulled
 from .model_adapter import ModelAdapter as ModelOfTrees
 from .model_adapter import RefusalError, Version, Weight
+from .model_leaves import Switch
+from .observations import Bits
 from .operations import Fork, Op, ToDevice
 from .protocol import Done, Level, Refused
 from .spec_tree import TreeSpec, numpy_dtype
@@ -29,10 +35,12 @@ class Caches:
 
 @dataclass(frozen=True)
 class LayeredVersion(Version):
-    """A layered model; wrapped if it has a placement."""
+    """A layered model; wrapped if it has a placement. `draws` counts those of each layer that leaves elements out."""
 
     layered: LayeredSpec
     caches: dict[str, Caches]
+    optimizers: dict[str, training.Optimizer]
+    draws: dict[str, int]
     placement: Placement | None = None
 
     def there(self) -> dict[LayerName, dict[str, str]]:
@@ -70,14 +78,14 @@ class ModelAdapter(ModelOfTrees):
 
     capabilities: Mapping[str, Level] = {
         **ModelOfTrees.capabilities,
-        **dict.fromkeys(("parallel", "parallel.stages", "cache"), "native"),
+        **dict.fromkeys(("parallel", "parallel.stages", "cache", "dropout", "batch_norm"), "native"),
     }
 
     def build(self, spec: TreeSpec | LayeredSpec) -> Version | Refused:
         if isinstance(spec, TreeSpec):
             return super().build(spec)
         made = super().build(spec.tree)
-        return made if isinstance(made, Refused) else LayeredVersion(made.spec, made.leaves, made.cells, spec, {})
+        return made if isinstance(made, Refused) else _version(made, spec)
 
     def done(self, target: Version, operation: Op) -> Done:
         if not isinstance(target, LayeredVersion):
@@ -106,26 +114,40 @@ class ModelAdapter(ModelOfTrees):
                 return Done(target, tuple(target.caches[name].layers))
             case op.Decode(piece, name, handed, fail_at):
                 return Done(target, self.decode(target, piece, target.caches[name], handed, fail_at))
+            case _ if isinstance(operation, train.TRAINING):
+                return self.trained(target, operation)
         made = super().done(target, operation)
+        if made.handle is not target:
+            made = replace(made, handle=replace(made.handle, draws=dict(target.draws)))
         if isinstance(operation, (Fork, ToDevice)) and target.placement:
             moved = target.placement.all_on(hardware(operation.device))
             return replace(made, handle=replace(made.handle, placement=moved))
         return made
 
     def forward(self, target: LayeredVersion, signal: Signal, fail_at: LayerName | None) -> Signal:
+        self.check_devices(target, signal)
+        return self.run(target, signal, fail_at)
+
+    def check_devices(self, target: LayeredVersion, signal: Signal) -> None:
+        """In a bare model nothing moves."""
         if target.placement is None:
             used = {device for values in target.there().values() for device in values.values()}
             if len(used | {value.hardware for value in signal.values().values()}) > 1:
                 raise RefusalError("device_mismatch", f"on {', '.join(sorted(used))}")
-        return self.run(target, signal, fail_at)
 
-    def run(self, target: LayeredVersion, signal: Signal, fail_at: LayerName | None) -> Signal:
-        """The forward, its copies counted."""
-        made = expected.course(target.layered, signal, target.read, target.placement, fail_at)
-        for way, (copies, nbytes) in made.crossings.items():
+    def copied(self, crossings: Crossings) -> None:
+        """Add copies to the log."""
+        for way, (copies, nbytes) in crossings.items():
             count = self._crossings.setdefault(way, [0, 0])
             count[0] += copies
             count[1] += nbytes
+
+    def run(self, target: LayeredVersion, signal: Signal, fail_at: LayerName | None) -> Signal:
+        """The forward, its copies counted."""
+        trains = all(value.autodiff for value in signal.values().values())
+        live = partial(_lived, target, trains)
+        made = expected.course(target.layered, signal, target.read, target.placement, fail_at, live)
+        self.copied(made.crossings)
         if fail_at is not None:
             devices = dict(
                 zip(target.layered.names, (target.placement or target.layered.placement).layers, strict=True)
@@ -186,6 +208,41 @@ class ModelAdapter(ModelOfTrees):
             if cache.device not in (None, device):
                 raise RefusalError("placement", f"the cache of layer {number} is on {cache.device}, not on {device}")
 
+    # Training
+
+    def trained(self, target: LayeredVersion, operation: Op) -> Done:
+        match operation:
+            case train.NewOptimizer(name, kind, settings):
+                target.optimizers[name] = training.Optimizer(kind, dict(settings))
+            case train.SeeOptimizer(name):
+                return Done(target, target.optimizers[name].seen())
+            case train.SaveTraining(name):
+                return Done(target, training.saved(target.leaves, target.draws, target.optimizers[name]))
+            case train.LoadTraining(name, data):
+                leaves, draws = training.loaded(target.leaves, target.optimizers[name], data)
+                return Done(replace(target, leaves=leaves, draws={**target.draws, **draws}))
+            case train.RunBackward(signal, cotangents):
+                return Done(target, training.reported(target.leaves, self.gradients(target, signal, cotangents)))
+            case train.TrainStep(name, signal, cotangents, limit):
+                found = training.clipped(self.gradients(target, signal, cotangents), limit)
+                made = target.each(lambda leaf: training.stepped(leaf, found, target.optimizers[name]))
+                return Done(replace(made, draws=dict(target.draws)))  # pyright: ignore[reportCallIssue]
+        return Done(target)
+
+    def gradients(self, target: LayeredVersion, signal: Signal, cotangents: train.Cotangents) -> training.ByLeaf:
+        """Those of a loss, by leaf; the copies of both passes are counted."""
+        self.check_devices(target, signal)
+        live = partial(_live, target, all(value.autodiff for value in signal.values().values()))
+
+        def trains(path: str) -> bool:
+            return training.trains(target.leaves[path])
+
+        made = pulled(target.layered, signal, target.read, cotangents, trains, target.placement, live)
+        self.copied(made.crossings)
+        if not made.gradients:
+            raise RefusalError("autodiff", "nothing that the loss uses requires a gradient")
+        return training.by_leaf(target.leaves, made.gradients)
+
     # Questions
 
     def answer(self, question: op.Question) -> Any:
@@ -212,6 +269,75 @@ class ModelAdapter(ModelOfTrees):
                 names = None if places is None else [devices[place][0] for place in places]
                 return names and placement_of((*names, names[0]) if shares_input else tuple(names))
         raise NotImplementedError(f"{question!r} is not offered")
+
+
+def _version(made: Version, spec: LayeredSpec) -> LayeredVersion:
+    """A fresh build."""
+    return LayeredVersion(**vars(made), layered=spec, caches={}, optimizers={}, draws={})
+
+
+def _live(target: LayeredVersion, autodiff: bool, path: str, x: Array) -> tuple[Array, PullBack]:
+    """What a layer with state makes of a tensor, and how a gradient is pulled back through it."""
+    if target.layered.layers[list(target.layered.paths.values()).index(path)].step == DROP:
+        ones = np.ones_like(x)
+        kept = _lived(target, autodiff, path, ones)
+        return (x if kept is ones else np.asarray(x * kept, x.dtype)), lambda g: (np.asarray(g * kept, x.dtype), {})
+    names = ("gamma", "running_mean", "running_var")
+    gamma, mean, var = (target.read(f"{path}.norm.{name}") for name in names)
+    trains = _trains(target, autodiff, f"{path}.norm")
+    y = _lived(target, autodiff, path, x)
+    if trains and y is not x:
+        mean, var = x.mean(axis=0), x.var(axis=0)
+
+    def pull(g: Array) -> tuple[Array, dict[str, Array]]:
+        root = 1 / np.sqrt(var + target.layered.setting(f"{path}.norm", "epsilon"))
+        normal, inner = (x - mean) * root, g * gamma
+        back = inner - inner.mean(axis=0) - normal * (inner * normal).mean(axis=0) if trains else inner
+        held = {"norm.gamma": (g * normal).sum(axis=0), "norm.beta": g.sum(axis=0)}
+        return np.asarray(back * root, x.dtype), {name: np.asarray(one, x.dtype) for name, one in held.items()}
+
+    return y, pull
+
+
+def _lived(target: LayeredVersion, autodiff: bool, path: str, x: Array) -> Array:
+    """What a layer with state makes of a tensor of the model's dtype."""
+    number = list(target.layered.paths.values()).index(path)
+    if x.dtype != numpy_dtype(target.layered.dtype):
+        return x
+    if target.layered.layers[number].step == DROP:
+        return _left(target, f"{path}.dropout", number, x) if _trains(target, autodiff, f"{path}.dropout") else x
+    width = target.read(f"{path}.norm.gamma").shape[0]
+    return _normalised(target, autodiff, f"{path}.norm", x) if x.ndim == 2 and x.shape[1] == width else x
+
+
+def _trains(target: LayeredVersion, autodiff: bool, path: str) -> bool:
+    """Whether a layer is in training: its flag is on, and what it is given is autodiff (M69, M98)."""
+    flag = target.leaves[f"{path}.training"]
+    return autodiff and isinstance(flag, Switch) and flag.enabled
+
+
+def _left(target: LayeredVersion, path: str, number: int, x: Array) -> Array:
+    """What dropout leaves of a tensor: its seed, its place among the layers and its count of draws say what."""
+    prob = target.layered.setting(path, "prob")
+    count = target.draws.get(path, 0)
+    if prob:
+        target.draws[path] = count + 1
+    numbers = np.random.default_rng((target.layered.seed, number, count)).random(x.shape)
+    return np.asarray(x * (numbers >= prob) / (1 - prob), x.dtype)
+
+
+def _normalised(target: LayeredVersion, autodiff: bool, path: str, x: Array) -> Array:
+    """What batch norm makes of a tensor; in training its running statistics move, in this very version (M98)."""
+    mean, var = target.read(f"{path}.running_mean"), target.read(f"{path}.running_var")
+    if _trains(target, autodiff, path):
+        momentum = target.layered.setting(path, "momentum")
+        running, (mean, var) = (mean, var), (x.mean(axis=0), x.var(axis=0))
+        for name, before, batch in zip(("running_mean", "running_var"), running, (mean, var), strict=True):
+            moved = np.asarray(before * (1 - momentum) + batch * momentum, x.dtype)
+            bits = Bits(str(x.dtype), moved.shape, moved.tobytes())
+            object.__setattr__(target.weight(f"{path}.{name}"), "held", bits)
+    scaled = (x - mean) / np.sqrt(var + target.layered.setting(path, "epsilon"))
+    return np.asarray(scaled * target.read(f"{path}.gamma") + target.read(f"{path}.beta"), x.dtype)
 
 
 def _positions(spec: LayeredSpec, piece: Signal) -> tuple[str, int]:

@@ -11,16 +11,18 @@ that all versions of its parameter share.
 
 import base64
 import random
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-
-import numpy as np
+from typing import Final
 
 from . import expected
 from . import operations as op
-from .model_leaves import Cell, Leaf, RefusalError, Switch, Weight
-from .model_records import on_records
+from .group_expressions import Group, accepts, matched, patterns, resolved
+from .model_gradients import gradients, stepped, uses_of
+from .model_leaves import Cell, Leaf, RefusalError, Switch, Weight, sum_of
+from .model_records import on_records, to_record
 from .observations import Bits, Crossing, FlagMeta, Meta, TransferLog, ValueMeta
 from .protocol import Done, Grammar, Level, Refused
 from .spec_tree import (
@@ -34,27 +36,54 @@ from .spec_tree import (
     Seen,
     TreeSpec,
     children,
-    numpy_dtype,
     places,
     present,
     tied_with,
     walk,
 )
 
+SEEN: Final = ("param", "running")
+
 
 @dataclass(frozen=True)
 class Version:
-    """A handle: the leaves and plain tensors of a module by path, and the first version's cells by path."""
+    """A handle: the leaves and plain tensors of a module by path.
+
+    All versions share the first one's cells by path, and the groups that were
+    kept, by name.
+    """
 
     spec: TreeSpec
     leaves: Mapping[str, Leaf]
     cells: Mapping[str, Cell]
+    kept: dict[str, Group]
 
-    def each(self, change: Callable[[Leaf], Leaf]) -> "Version":
-        """One result per object, in all its places (D8)."""
-        made = {id(leaf): leaf for leaf in self.leaves.values()}
-        made = {number: change(leaf) for number, leaf in made.items()}
-        return replace(self, leaves={path: made[id(leaf)] for path, leaf in self.leaves.items()})
+    @property
+    def ids(self) -> dict[str, int]:
+        """The ids of what visitors see, by path, in order."""
+        return {path: leaf.id for path, leaf in self.leaves.items() if isinstance(leaf, Switch) or leaf.role in SEEN}
+
+    def each(self, change: Callable[[Leaf], Leaf], group: Group | None = None) -> "Version":
+        """One result per object, in all its places that the group has (D8); running states are always its own (M97).
+
+        Raises:
+            RefusalError: `change` does, and the path is added to its message.
+        """
+        chosen = set(self.leaves) if group is None else {*matched(group, self.ids, self.kept)}
+        made: dict[int, Leaf] = {}
+        leaves = dict(self.leaves)
+        for path, leaf in self.leaves.items():
+            running = isinstance(leaf, Weight) and leaf.role == "running"
+            if path not in chosen and not running:
+                continue
+            if id(leaf) not in made:
+                try:
+                    changed = change(leaf)
+                except RefusalError as error:
+                    raise RefusalError(error.refused.kind, f"{path}: {error.refused.message}") from error
+                made[id(leaf)] = replace(leaf) if running and changed is leaf else changed
+            leaves[path] = made[id(leaf)]
+        return replace(self, leaves=leaves)
 
 
 class ModelAdapter:
@@ -67,7 +96,7 @@ class ModelAdapter:
         (
             *("visit", "map", "order", "ids", "lazy", "running", "threads", "devices", "transfer_log", "fork"),
             *("state.flags", "state.params", "groups", "records", "records.options", "records.rename"),
-            *("records.mappers", "format.burnpack", "display", "persistent"),
+            *("records.mappers", "format.burnpack", "display", "persistent", "autodiff", "optimizers"),
         ),
         "native",
     )
@@ -92,7 +121,7 @@ class ModelAdapter:
                 made[path] = made[first]
             if isinstance(leaf := made.get(path), Weight) and isinstance(leaf.held, Cell):
                 cells[path] = leaf.held
-        return Version(spec, made, cells)
+        return Version(spec, made, cells, {})
 
     def check_names(self, node: Node | None, path: str) -> None:
         """Refuse names that are empty, hold a dot, or belong to a method of every module (M10)."""
@@ -178,7 +207,7 @@ class ModelAdapter:
             case op.Display():
                 return Done(target, self.display(target))
             case op.Clone():
-                return Done(target.each(self.clone))
+                return Done(target.each(lambda leaf: leaf))
             case op.Force(path):
                 target.leaves[path].bits()  # pyright: ignore[reportAttributeAccessIssue]
                 return Done(target)
@@ -191,17 +220,43 @@ class ModelAdapter:
                 hardware, cut = device.removesuffix("+autodiff"), isinstance(operation, op.Fork)
                 return Done(target.each(lambda leaf: self.moved(leaf, hardware, cut)))
             case op.SetRequireGrad(value, group):
-                return Done(self.switched(target, value, group, flags=False))
+                return Done(target.each(lambda leaf: self.switch(leaf, value, flags=False), group))
             case op.NoGrad():
-                return Done(self.switched(target, False, None, flags=False))
+                return Done(target.each(lambda leaf: self.switch(leaf, False, flags=False)))
             case op.Freeze(group) | op.Unfreeze(group):
-                return Done(self.switched(target, isinstance(operation, op.Unfreeze), group, flags=True))
+                on = isinstance(operation, op.Unfreeze)
+                return Done(target.each(lambda leaf: self.switch(leaf, on, flags=True), group))
+            case op.Backward(used, through):
+                return self.backward(target, used, through)
+            case op.Step(_, _, used, number):
+                uses = uses_of(target.leaves, used)
+                return Done(target.each(lambda leaf: stepped(leaf, uses, number)))
+            case op.KeepGroup(name, group):
+                target.kept[name] = self.group(target, group)
+                return Done(target)
+            case op.AskGroup(group, asked):
+                meant = self.group(target, group)
+                return Done(target, tuple(accepts(meant, *place) for place in asked))
+            case op.PathsOfGroup(group):
+                return Done(target, tuple(matched(self.group(target, group), target.ids)))
+            case op.ToRecord(group):
+                chosen = None if group is None else matched(group, target.ids, target.kept)
+                return Done(target, to_record(target.leaves, chosen))
         leaves, output = on_records(target.leaves, operation)
         return Done(replace(target, leaves=leaves), output)
 
+    def group(self, target: Version, group: Group) -> Group:
+        """A group made from a version (M83)."""
+        for pattern in patterns(group):
+            try:
+                re.compile(pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise RefusalError("group", f"{pattern!r}: {error}") from error
+        return resolved(group, target.ids, target.kept)
+
     def update(self, leaf: Leaf, amount: int) -> None:
         """The one change that a module undergoes: a running state takes another value (M93)."""
-        object.__setattr__(leaf, "held", _sum(leaf.bits(), amount))  # pyright: ignore[reportAttributeAccessIssue]
+        object.__setattr__(leaf, "held", sum_of(leaf.bits(), amount))  # pyright: ignore[reportAttributeAccessIssue]
 
     def count(self, leaf: Leaf) -> int:
         if isinstance(leaf, Switch) or leaf.role == "constant" or leaf.kind != "float":
@@ -215,51 +270,51 @@ class ModelAdapter:
         )
         return "\n".join(shown)
 
-    def clone(self, leaf: Leaf) -> Leaf:
-        """The leaf itself; a running state of its own over the same value (M97)."""
-        return replace(leaf) if isinstance(leaf, Weight) and leaf.role == "running" else leaf
-
     def associated(self, leaf: Leaf, train: bool) -> Leaf:
         if isinstance(leaf, Switch):
             return replace(leaf, enabled=leaf.configured and train)
         if train and leaf.trainable and leaf.tracking == "N":
             raise RefusalError("autodiff", "a recorded operation made the value; use fork")
-        return replace(leaf, tracking="P" if not train else "L" if leaf.trainable else "U")
+        return leaf.tracked("P" if not train else "L" if leaf.trainable else "U")
 
     def moved(self, leaf: Leaf, device: str, cut: bool) -> Leaf:
         if isinstance(leaf, Switch):
             return leaf
         if leaf.lazy:
-            return replace(leaf, device=device)
+            return replace(leaf, device=device, node=object())
         if device != leaf.device:
             self.cross(leaf, device)
-        tracking = leaf.tracking
+        there = replace(leaf, device=device)
         if cut:
-            tracking = "U" if tracking == "N" else tracking
-        elif device != leaf.device and tracking in ("L", "N"):
-            tracking = "N" if "autodiff" in self.capabilities else "U"
-        return replace(leaf, device=device, tracking=tracking)
+            return replace(there, tracking="U" if leaf.tracking == "N" else leaf.tracking, node=object())
+        if device == leaf.device or leaf.tracking not in ("L", "N"):
+            return there
+        return there.tracked("N" if "autodiff" in self.capabilities else "U")
 
     def cross(self, leaf: Weight, device: str) -> None:
         count = self._crossings.setdefault((leaf.device, device), [0, 0])
         count[0] += 1
         count[1] += len(leaf.bits().data)
 
-    def switched(self, target: Version, on: bool, group: op.Group | None, flags: bool) -> Version:
-        matched = {path: leaf for path, leaf in target.leaves.items() if group is None or path in group.paths}
-        made = {id(leaf): self.switch(leaf, on, flags) for leaf in matched.values()}
-        changed = {path: made[id(leaf)] if path in matched else leaf for path, leaf in target.leaves.items()}
-        return replace(target, leaves=changed)
-
     def switch(self, leaf: Leaf, on: bool, flags: bool) -> Leaf:
+        """The leaf on or off; the same object where that changes nothing, so that ties stay (L11, D8)."""
         if isinstance(leaf, Switch):
-            return replace(leaf, enabled=on, configured=on) if flags else leaf
+            changes = flags and (leaf.enabled, leaf.configured) != (on, on)
+            return replace(leaf, enabled=on, configured=on) if changes else leaf
         if leaf.role != "param" or leaf.kind != "float":
             return leaf
         if on and leaf.tracking == "N":
             raise RefusalError("autodiff", "a recorded operation made the value; use fork")
         tracking = "P" if not leaf.autodiff else "L" if on else "U"
-        return replace(leaf, trainable=on, tracking=tracking)
+        changes = (leaf.trainable, leaf.tracking) != (on, tracking)
+        return replace(leaf.tracked(tracking), trainable=on) if changes else leaf
+
+    def backward(self, target: Version, used: Sequence[str], through: Sequence[op.Op]) -> Done:
+        versions = [target]
+        for step in through:
+            versions.append(self.done(versions[-1], step).handle)
+        uses = uses_of(versions[-1].leaves, used)
+        return Done(target, tuple(gradients({path: one.leaves[path] for path in one.ids}, uses) for one in versions))
 
     # Mappers
 
@@ -292,7 +347,7 @@ class ModelAdapter:
             case op.SetTrainable(_, value):
                 return self.switch(leaf, value, flags=False)
             case op.AddConstant(_, amount) if isinstance(leaf, Weight):
-                return leaf.with_bits(_sum(leaf.bits(), amount))
+                return leaf.with_bits(sum_of(leaf.bits(), amount))
             case op.ReplaceId(_, number):
                 return replace(leaf, id=number)
             case op.SetFlag(_, value) if isinstance(leaf, Switch):
@@ -315,10 +370,3 @@ def _observed(path: str, leaf: Leaf) -> ValueMeta | FlagMeta:
         trainable=leaf.trainable,
         requires_grad=None if leaf.lazy else leaf.tracking == "L",
     )
-
-
-def _sum(bits: Bits, amount: int) -> Bits:
-    dtype = numpy_dtype(bits.dtype)
-    array = np.frombuffer(bits.data, dtype).reshape(bits.shape)
-    with np.errstate(all="ignore"):
-        return Bits(bits.dtype, bits.shape, np.add(array, dtype.type(amount)).tobytes())

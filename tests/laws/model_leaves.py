@@ -1,7 +1,7 @@
 """The leaves of the model of the rules: values that are made once, weights, switches; see `model_adapter`."""
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -62,12 +62,21 @@ def exchanged(bits: Bits) -> Bits:
     return Bits(bits.dtype, array.shape, array.tobytes())
 
 
+def sum_of(bits: Bits, amount: int) -> Bits:
+    """A tensor with a number added to each element."""
+    dtype = numpy_dtype(bits.dtype)
+    array = np.frombuffer(bits.data, dtype).reshape(bits.shape)
+    with np.errstate(all="ignore"):
+        return Bits(bits.dtype, bits.shape, np.add(array, dtype.type(amount)).tobytes())
+
+
 @dataclass(frozen=True, eq=False)
 class Weight:
     """A parameter, a running state or a plain tensor, in one version.
 
     `shape` is the declared one while it is lazy. A *turned* weight is held
     with its last two axes exchanged, and lies in records as it was before (M32).
+    `node` stands for the leaf of the recorded graph that it is, or was made of.
     """
 
     role: Literal["param", "running", "constant"]
@@ -80,6 +89,7 @@ class Weight:
     tracking: Tracking
     held: Bits | Cell
     turned: bool = False
+    node: object = field(default_factory=object)
 
     @property
     def autodiff(self) -> bool:
@@ -102,9 +112,14 @@ class Weight:
         return self.shape if self.lazy else self.filed().shape
 
     def with_bits(self, bits: Bits) -> "Weight":
-        """Another value; it trains if it is configured to."""
+        """Another value, a leaf of its own; it trains if it is configured to."""
         tracking = "P" if not self.autodiff else "L" if self.trainable else "U"
-        return replace(self, held=bits, dtype=bits.dtype, shape=bits.shape, tracking=tracking)
+        return replace(self, held=bits, dtype=bits.dtype, shape=bits.shape, tracking=tracking, node=object())
+
+    def tracked(self, tracking: Tracking) -> "Weight":
+        """In another state; a value that becomes a leaf is a new one."""
+        stays = tracking == self.tracking or tracking != "L"
+        return replace(self, tracking=tracking, node=self.node if stays else object())
 
 
 @dataclass(frozen=True, eq=False)

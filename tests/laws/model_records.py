@@ -1,7 +1,7 @@
 """How the model of the rules makes, loads and saves records (R1 to R40), over its leaves by path."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -23,12 +23,10 @@ def on_records(leaves: Leaves, operation: op.Op) -> tuple[Leaves, Any]:
         RefusalError: it is refused.
     """
     match operation:
-        case op.ToRecord(group):
-            return leaves, to_record(leaves, group)
         case op.LoadRecord(record, options):
             return load(leaves, record, options)
         case rec.Save(_, record):
-            return leaves, written(record or to_record(leaves, None))
+            return leaves, written(record or to_record(leaves))
         case rec.Load(data, _, options):
             return load(leaves, _opened(data), options)
         case rec.Open(data):
@@ -47,9 +45,9 @@ def recorded(leaves: Leaves) -> dict[str, Weight]:
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Weight) and leaf.role != "constant"}
 
 
-def to_record(leaves: Leaves, group: op.Group | None) -> Record:
-    """The record of what a group matches."""
-    chosen = {path: leaf for path, leaf in recorded(leaves).items() if group is None or path in group.paths}
+def to_record(leaves: Leaves, paths: Collection[str] | None = None) -> Record:
+    """The record of the leaves at some paths, or of all."""
+    chosen = {path: leaf for path, leaf in recorded(leaves).items() if paths is None or path in paths}
     return Record(tuple(Entry(path, leaf.filed(), leaf.id) for path, leaf in chosen.items()))
 
 

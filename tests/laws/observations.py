@@ -85,6 +85,16 @@ def _settled(value: ValueMeta | FlagMeta) -> ValueMeta | FlagMeta:
     return value
 
 
+@dataclass(frozen=True, repr=False)
+class Gradient(Printed):
+    """The gradient of the parameter at a path: its value, its device without flag, and whether that has the flag."""
+
+    path: str
+    bits: Bits
+    device: str
+    autodiff: bool = False
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Tensors copied from one device to another since the log was last read."""

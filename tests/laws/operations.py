@@ -1,26 +1,17 @@
 """Operations on a module, as data: they print, shrink, and can be sent to another process.
 
-A *mapper* is a tuple of edits, a *group* a set of paths, a *record* a tuple
-of entries. Each operation names the capabilities it needs.
+A *mapper* is a tuple of edits, a *group* an expression (`group_expressions`),
+a *record* a tuple of entries. Each operation names the capabilities it needs.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from .group_expressions import EVERYTHING, Group
 from .observations import Bits
 from .spec_tree import Printed
 
-# Groups and mappers
-
-
-@dataclass(frozen=True, repr=False)
-class Paths(Printed):
-    """The group of leaves at these paths."""
-
-    paths: tuple[str, ...]
-
-
-Group: TypeAlias = Paths
+# Mappers
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,6 +228,62 @@ class ToDevice(Op):
 
     needs: ClassVar = ("devices",)
     device: str = "cpu:0"
+
+
+@dataclass(frozen=True, repr=False)
+class Backward(Query):
+    """The gradients of a loss: the sum of all elements of `used` floats, each as often as its path is there.
+
+    The loss is computed with what `through`, one operation after the other,
+    make of the receiver; losses of several devices are copied together.
+
+    Output: for the receiver, and for what each of `through` gave, the
+    `Gradient` of each parameter that has one, in order.
+    """
+
+    needs: ClassVar = ("autodiff",)
+    used: tuple[str, ...] = ()
+    through: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Step(Op):
+    """So many steps of training, each with the gradients of the loss of `Backward` over `used`.
+
+    `settings` are the optimizer's, under its names. One optimizer takes all steps.
+    """
+
+    needs: ClassVar = ("autodiff", "optimizers")
+    optimizer: str = "SGD"
+    settings: tuple[tuple[str, float | bool], ...] = ()
+    used: tuple[str, ...] = ()
+    number: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class KeepGroup(Query):
+    """Make a group from this module, and keep it under a name that all versions of the module share."""
+
+    needs: ClassVar = ("groups",)
+    name: str = "kept"
+    group: Group = EVERYTHING
+
+
+@dataclass(frozen=True, repr=False)
+class AskGroup(Query):
+    """Output: for each (id, path) that is asked about, whether the group, made from this module, matches it."""
+
+    needs: ClassVar = ("groups",)
+    group: Group = EVERYTHING
+    asked: tuple[tuple[int, str | None], ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class PathsOfGroup(Query):
+    """Output: the paths of this module's leaves that a group, made from this module, matches, in order (M92)."""
+
+    needs: ClassVar = ("groups",)
+    group: Group = EVERYTHING
 
 
 @dataclass(frozen=True, repr=False)

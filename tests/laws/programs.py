@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from .generators import pick, trees
+from .group_generators import Matchable, chosen, group
 from .operations import (
     AddConstant,
     Clone,
@@ -27,7 +28,6 @@ from .operations import (
     NoGrad,
     Number,
     Op,
-    Paths,
     ReplaceId,
     SetFlag,
     SetRequireGrad,
@@ -53,7 +53,7 @@ class Places:
 
     def __init__(self, spec: TreeSpec) -> None:
         seen = leaves(spec)
-        self.leaves = list(seen)
+        self.matchable = Matchable(spec)
         self.flags = [path for path, node in seen.items() if isinstance(node, FlagSpec)]
         self.running = [path for path, node in seen.items() if isinstance(node, RunningSpec)]
         self.owned = [path for path in seen if path not in self.running]
@@ -61,27 +61,10 @@ class Places:
         self.lazy = lazy_paths(spec)
 
 
-# Groups
-
-
-def chosen(draw: DrawFn, paths: Sequence[str]) -> tuple[str, ...]:
-    """Some of the paths, in their order: in nine of ten draws not all and not none. Shrinks to the first."""
-    every = 2 ** len(paths) - 1
-    proper = max(0, every - 1)
-    number = draw(st.integers(0, 10 * proper + 1))
-    mask = number % proper + 1 if number < 10 * proper else (number - 10 * proper) * every
-    return tuple(path for place, path in enumerate(paths) if mask >> place & 1)
-
-
 @st.composite
 def some_paths(draw: DrawFn, paths: Sequence[str]) -> tuple[str, ...]:
-    """See `chosen`."""
+    """See `group_generators.chosen`."""
     return chosen(draw, paths)
-
-
-def groups(spec: TreeSpec) -> SearchStrategy[Paths]:
-    """A group of some of the leaves, flags included."""
-    return some_paths(list(leaves(spec))).map(Paths)
 
 
 # Mappers
@@ -138,11 +121,11 @@ def _operation(draw: DrawFn, kind: type[Op], at: Places, grammar: Grammar, adds:
     if kind in (Fork, ToDevice):
         flag = "+autodiff" if grammar.autodiff and draw(st.booleans()) else ""
         return kind(pick(draw, grammar.devices) + flag)  # pyright: ignore[reportCallIssue]
-    group = Paths(chosen(draw, at.leaves)) if draw(st.booleans()) else None
+    meant = group(draw, at.matchable) if draw(st.booleans()) else None
     if kind is SetRequireGrad:
-        return SetRequireGrad(draw(st.booleans()), group)
+        return SetRequireGrad(draw(st.booleans()), meant)
     if kind in (Freeze, Unfreeze, ToRecord):
-        return kind(group)  # pyright: ignore[reportCallIssue]
+        return kind(meant)  # pyright: ignore[reportCallIssue]
     raise TypeError(f"{kind.__name__} has no strategy")
 
 

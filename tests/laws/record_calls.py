@@ -1,7 +1,8 @@
 """Records and files of an adapter: loads by any way, which must succeed or must be refused."""
 
 from .calls import applied, output
-from .operations import LoadOptions, LoadRecord, Op, Paths, Record, ToRecord
+from .group_expressions import Paths
+from .operations import LoadOptions, LoadRecord, Op, Record, ToRecord
 from .protocol import Adapter, Handle, Refused
 from .record_generators import Way
 from .record_operations import STRICT, Load, Save

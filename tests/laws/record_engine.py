@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import Device, Tensor
-from modules import LoadResult, Module, ModuleMapper, Param, ParamGroup
+from modules import LoadResult, Module, ModuleMapper, Param
 from records import KeyRemapper, ModuleRecord, ParamId, RecordEntry, open_record
 
 from . import operations as op
@@ -24,9 +24,6 @@ def result(module: Module, operation: op.Op) -> tuple[Module, Any]:
         EngineError: it is refused.
     """
     match operation:
-        case op.ToRecord(group):
-            chosen = ParamGroup.from_paths(group.paths) if group else None
-            return module, as_data(module.into_record_group(chosen) if chosen else module.into_record())
         case op.LoadRecord(record, options):
             return _loaded(module.try_load_record(with_options(as_record(record), options)))
         case rec.Save(_, record, in_memory):

@@ -263,9 +263,9 @@ class Change(Printed):
 
 @st.composite
 def changes(draw: DrawFn, grammar: Grammar, kinds: tuple[str, ...] = KINDS, least: int = 0, **of_trees: Any) -> Change:
-    """A record with up to three edits; in most cases there is one, or none."""
+    """A record with up to three edits, in one case of five with none."""
     both = draw(builds(grammar, **of_trees))
-    count = max(least, pick(draw, (1, 0, 1, 0, 2, 3, 1)))
+    count = max(least, pick(draw, (1, 0, 1, 2, 3, 0, 1, 2, 3)))
     return Change(both, tuple(edit(draw, both.target, grammar, kinds) for _ in range(count)))
 
 
@@ -282,10 +282,10 @@ class Pair(Printed):
 
 @st.composite
 def pairs(draw: DrawFn, grammar: Grammar) -> Pair:
-    """Two dtypes of any kinds, often of one kind; special bit patterns in every second entry."""
-    dtype = pick(draw, grammar.dtypes)
-    other = pick(draw, (*grammar.dtypes_of(kind_of(dtype)), *grammar.dtypes))
-    bits = filled(draw, other, pick(draw, ((3,), (2, 2), (), (0, 2))))
+    """Two dtypes of any kinds, often of one kind, half of them floats; special bit patterns in every second entry."""
+    dtype = pick(draw, (*grammar.dtypes_of("float"), *grammar.dtypes))
+    other = pick(draw, (dtype, *grammar.dtypes_of(kind_of(dtype)), *grammar.dtypes))
+    bits = filled(draw, other, pick(draw, ((3,), (2, 2), (), (3,), (0, 2))))
     return Pair(bits, dtype)
 
 

@@ -8,19 +8,33 @@ skips None" live.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
+
+from tests.independent_draws import drawn, share
 
 from . import spec_tree
 from .generators import Pool, special_patterns, trees, values
-from .model_adapter import ModelAdapter
-from .operations import AddConstant, Fork, Number, Op, Paths, ReplaceId, SetFlag, SetTrainable, ToDevice
-from .programs import EVERY, MOVES, groups, mappers, operation, programs
+from .group_expressions import (
+    Complement,
+    Difference,
+    Everything,
+    Group,
+    Intersection,
+    Pieces,
+    Union,
+    atoms,
+    matched,
+)
+from .group_generators import ATOMS as KINDS_OF_ATOM
+from .group_generators import atoms_of, expressions, groups
+from .layered_model import ModelAdapter
+from .operations import AddConstant, Fork, Number, Op, ReplaceId, SetFlag, SetTrainable, ToDevice
+from .programs import EVERY, MOVES, mappers, operation, programs
 from .protocol import Grammar
 from .spec_tree import (
     BOOLS,
@@ -49,35 +63,7 @@ from .spec_tree import (
     tensors,
 )
 
-DRAWS: Final = 500
 GRAMMAR: Final = ModelAdapter.grammar
-T = TypeVar("T")
-
-
-def drawn(strategy: SearchStrategy[T]) -> list[T]:
-    """500 draws, the same each time."""
-    found: list[T] = []
-
-    @settings(
-        max_examples=DRAWS,
-        database=None,
-        derandomize=True,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    @given(strategy)
-    def collect(value: T) -> None:
-        found.append(value)
-
-    collect()
-    assert len(found) >= DRAWS * 9 // 10, "the strategy repeats itself"
-    return found
-
-
-def share(found: Sequence[T], holds: Callable[[T], Any]) -> float:
-    """The part of what was drawn for which something holds."""
-    return sum(bool(holds(value)) for value in found) / len(found)
 
 
 @cache
@@ -299,14 +285,58 @@ def test_several_devices_are_different_ones() -> None:
         assert len(spec_tree.devices(spec)) >= 2
 
 
-def test_a_group_mostly_has_a_leaf_inside_and_one_outside() -> None:
-    found = drawn(trees(GRAMMAR).flatmap(lambda spec: groups(spec).map(lambda group: (spec, group))))
+def numbered(spec: TreeSpec) -> dict[str, int]:
+    """Ids for the leaves of a tree: its number among them, that of the first for tied ones."""
+    paths = list(leaves(spec))
+    return {path: paths.index(next(p for p in paths if p in spec_tree.tied_with(spec, path))) for path in paths}
 
-    def proper(case: tuple[TreeSpec, Paths]) -> bool:
-        return 0 < len(case[1].paths) < len(leaves(case[0]))
 
-    assert share(found, proper) >= 0.75
-    assert any(len(case[1].paths) == len(leaves(case[0])) for case in found)
+# Of groups for operations three in five have a leaf inside and one outside; of expressions, which say more, a third.
+@pytest.mark.parametrize(("strategy", "least"), [(groups, 0.6), (expressions, 0.35)])
+def test_a_group_mostly_has_a_leaf_inside_and_one_outside(strategy: Callable[..., Any], least: float) -> None:
+    found = drawn(trees(GRAMMAR).flatmap(lambda spec: st.tuples(st.just(spec), strategy(spec))))
+    insides = [(len(matched(group, numbered(spec))), len(leaves(spec))) for spec, group in found]
+
+    assert share(insides, lambda counts: 0 < counts[0] < counts[1]) >= least
+    assert share(insides, lambda counts: counts[0] == counts[1]) >= 0.03
+    assert share(insides, lambda counts: counts[0] == 0) >= 0.03
+
+
+@pytest.mark.parametrize("kind", list(dict.fromkeys(KINDS_OF_ATOM)))
+def test_every_kind_of_atom_matches_some_leaves_and_not_others(kind: type) -> None:
+    found = drawn(trees(GRAMMAR).flatmap(lambda spec: atoms_of(spec).map(lambda atom: (spec, atom))))
+    of_kind = [(spec, atom) for spec, atom in found if isinstance(atom, kind)]
+
+    assert len(of_kind) >= 0.05 * len(found)
+    if kind is not Everything:
+        assert share(of_kind, lambda case: 0 < len(matched(case[1], numbered(case[0]))) < len(leaves(case[0]))) >= 0.25
+
+
+def test_pieces_match_and_just_miss() -> None:
+    """Whole paths, beginnings, ends, insides; and texts with one letter changed, which match nothing."""
+    found = drawn(trees(GRAMMAR).flatmap(lambda spec: atoms_of(spec).map(lambda atom: (spec, atom))))
+    pieces = [(spec, piece) for spec, atom in found if isinstance(atom, Pieces) for piece in atom.pieces]
+
+    def among(case: tuple[TreeSpec, str], holds: Callable[[str, str], bool]) -> bool:
+        return any(holds(path, case[1]) for path in leaves(case[0]))
+
+    for holds in (str.__eq__, str.startswith, str.endswith, str.__contains__):
+        assert share(pieces, lambda case, holds=holds: among(case, holds)) >= 0.15
+    assert share(pieces, lambda case: not among(case, str.__contains__)) >= 0.15
+
+
+def test_expressions_have_every_operator() -> None:
+    found = drawn(trees(GRAMMAR).flatmap(lambda spec: expressions(spec, 4)))
+
+    for kind in (Union, Difference, Intersection, Complement):
+        assert share(found, lambda group, kind=kind: has_node(group, kind)) >= 0.15
+    assert share(found, lambda group: len(list(atoms(group))) >= 3) >= 0.2
+
+
+def has_node(group: Group, kind: type) -> bool:
+    """Whether an expression has an operator of a class."""
+    inner = [getattr(group, name) for name in ("one", "other") if hasattr(group, name)]
+    return isinstance(group, kind) or any(has_node(one, kind) for one in inner)
 
 
 def test_mappers_edit_all_there_is() -> None:

@@ -7,11 +7,32 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from tests.independent_draws import drawn, share
+
 from .layered import CAUSAL, REMEMBERING, ROWS, STEPS, Apart, LayeredSpec, Placement, hardware, nodes
 from .layered_expected import Misplaced, course, misplaced, stages, taken_apart, values_of
-from .layered_generators import BESIDE, HELD, Case, Decoding, cases, decodings, models, with_lazy, with_other_values
+from .layered_generators import (
+    BESIDE,
+    HELD,
+    Case,
+    Decoding,
+    bare_dropping_cases,
+    cases,
+    decodings,
+    dropping_cases,
+    models,
+    with_lazy,
+    with_other_values,
+)
 from .layered_model import ModelAdapter
-from .placement_generators import MOST_HIDDEN, flagged_placements, placements, placements_of, split_placements
+from .placement_generators import (
+    MOST_HIDDEN,
+    flagged_placements,
+    flagged_split_placements,
+    placements,
+    placements_of,
+    split_placements,
+)
 from .spec_tree import (
     ALWAYS,
     LAYOUTS,
@@ -26,7 +47,7 @@ from .spec_tree import (
     leaves,
     tensors,
 )
-from .test_generators import drawn, share
+from .test_draws import dropping
 from .test_parallel import Checked, checks
 from .test_stages import taken
 
@@ -285,3 +306,18 @@ def test_models_shrink_to_two_layers_on_the_first_device() -> None:
 
     assert simplest.placement == Placement("cpu:0", (), "cpu:0")
     assert [layer.step for layer in simplest.layers] == ["scale", "scale"]
+
+
+def test_models_that_leave_elements_out_do_so_on_several_devices() -> None:
+    """Laws, L105: always in one layer at least, over inputs that are autodiff throughout."""
+    split, bare = drawn(dropping_cases(GRAMMAR, flagged_split_placements(GRAMMAR))), drawn(bare_dropping_cases(GRAMMAR))
+    found = shares(
+        split,
+        on_several=lambda case: len({*dropping(case)}) > 1,
+        with_others=lambda case: {layer.step for layer in case.spec.layers} & {"affine", "norm", "double", "prefix"},
+        several_tensors=lambda case: len(case.signal.values()) > 1,
+    )
+
+    assert all(dropping(case) for case in (*split, *bare))
+    assert all(value.autodiff for case in (*split, *bare) for value in case.signal.values().values())
+    assert min(found.values()) > 0.2, found

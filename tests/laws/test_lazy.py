@@ -15,6 +15,7 @@ from hypothesis.strategies import DrawFn
 from . import expected
 from .calls import all_bits, applied, built, output, read, runs
 from .generators import pick, trees
+from .group_expressions import Paths
 from .law import law
 from .observations import Bits, Meta, ValueMeta
 from .operations import (
@@ -29,7 +30,6 @@ from .operations import (
     Map,
     NoGrad,
     Op,
-    Paths,
     SetRequireGrad,
     SetTrainable,
     ToDevice,
@@ -258,8 +258,24 @@ def test_a_group_record_makes_what_the_group_matches_only(
     assert adapter.meta(module).lazy() == set(lazy_paths(spec)) - made
 
 
-@law("L25", needs=("lazy", "map"), spec=lazy_tree, which=lambda a: st.booleans(), first=lambda a: st.booleans())
-def test_a_wish_to_train_belongs_to_the_clone(adapter: Adapter, spec: TreeSpec, which: bool, first: bool) -> None:
+def switches_of(path: str, value: bool) -> tuple[Op, ...]:
+    """Ways to ask that the parameter at a path trains, or does not: by a map, by a group, with all others."""
+    grouped, whole = (Unfreeze(Paths((path,))), Unfreeze()) if value else (Freeze(Paths((path,))), Freeze())
+    mapper = Map(((SetTrainable(path, value),),))
+    return mapper, SetRequireGrad(value, Paths((path,))), SetRequireGrad(value), grouped, whole
+
+
+@law(
+    "L25",
+    needs=("lazy", "map", "state.params", "state.flags", "groups"),
+    spec=lazy_tree,
+    which=lambda a: st.booleans(),
+    first=lambda a: st.booleans(),
+    way=lambda a: st.integers(0, 4),
+)
+def test_a_wish_to_train_belongs_to_the_clone(
+    adapter: Adapter, spec: TreeSpec, which: bool, first: bool, way: int
+) -> None:
     """Switching one clone of a lazy parameter changes nothing of the other, before and after both have values (M27)."""
     path = next(path for path in lazy_paths(spec) if param_at(spec, path).value.kind == "float")
     module = built(adapter, spec)
@@ -268,7 +284,7 @@ def test_a_wish_to_train_belongs_to_the_clone(adapter: Adapter, spec: TreeSpec, 
     before = adapter.meta(other)
     wish = next(value for value in before.values if value.path == path).trainable  # pyright: ignore
 
-    switched = applied(adapter, switched, Map(((SetTrainable(path, not wish),),)))
+    switched = applied(adapter, switched, switches_of(path, not wish)[way])
     assert adapter.meta(other) == before
 
     for reader in (other, switched) if first else (switched, other):

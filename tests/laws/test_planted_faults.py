@@ -11,13 +11,26 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from . import faults, faults_of_files, faults_of_layers, faults_of_records, faults_of_values
+from . import (
+    faults,
+    faults_of_files,
+    faults_of_gradients,
+    faults_of_groups,
+    faults_of_layers,
+    faults_of_optimizers,
+    faults_of_records,
+    faults_of_training,
+    faults_of_values,
+)
 from .faults import FAULTS, Fault
 from .law import Law
 from .protocol import Adapter
 from .suite import INSIDE, OUTSIDE
 
-PLANTED = (faults, faults_of_files, faults_of_layers, faults_of_records, faults_of_values)
+PLANTED = (
+    *(faults, faults_of_files, faults_of_gradients, faults_of_groups, faults_of_layers),
+    *(faults_of_optimizers, faults_of_records, faults_of_training, faults_of_values),
+)
 LAWS = (*OUTSIDE, *INSIDE)
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -1,6 +1,6 @@
 """The generators of records are good: what they draw is valid, and what the laws need to see is frequent enough.
 
-As `test_generators`: each strategy is drawn 500 times, and least shares are stated.
+As `test_generators`: each strategy is drawn 500 times or more, and least shares are stated.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any, Final
 
 import pytest
-from hypothesis import strategies as st
+
+from tests.independent_draws import drawn, share
 
 from . import record_expected as expected
 from . import record_generators, spec_tree
@@ -47,14 +48,13 @@ from .spec_tree import (
     tensors,
     walk,
 )
-from .test_generators import drawn, share
 
 GRAMMAR: Final = ModelAdapter.grammar
 
 
 @cache
 def some_builds() -> list[Builds]:
-    return drawn(builds(GRAMMAR))
+    return drawn(builds(GRAMMAR), 1000)
 
 
 @cache
@@ -96,10 +96,6 @@ def differ(get: Callable[[Any], Any]) -> Callable[[Builds], bool]:
     return holds
 
 
-# Usual shares. Hypothesis draws constants from whatever modules are loaded, so they move with what else is collected; a
-# generator that has lost a case shows far less than most of them.
-MOST: Final = 0.6
-
 BUILDS: Final[dict[str, tuple[float, Callable[[Builds], Any]]]] = {
     "other values": (0.9, differ(lambda node: node.value.data)),
     "other dtypes": (0.4, differ(lambda node: node.value.dtype)),
@@ -124,8 +120,8 @@ BUILDS: Final[dict[str, tuple[float, Callable[[Builds], Any]]]] = {
 
 @pytest.mark.parametrize("what", BUILDS)
 def test_builds_have(what: str) -> None:
-    usual, holds = BUILDS[what]
-    assert share(some_builds(), holds) >= MOST * usual
+    least, holds = BUILDS[what]
+    assert share(some_builds(), holds) >= least
 
 
 CHANGES: Final[dict[str, tuple[float, Callable[[Change], Any]]]] = {
@@ -168,15 +164,15 @@ def ties_broken(case: Change) -> bool:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_changes_have(what: str) -> None:
-    usual, holds = CHANGES[what]
-    assert share(some_changes(), holds) >= MOST * usual
+    least, holds = CHANGES[what]
+    assert share(some_changes(), holds) >= least
 
 
-def test_a_fifth_of_all_loads_fail_and_a_third_succeed() -> None:
+def test_a_third_of_all_loads_fail_and_a_third_succeed() -> None:
     """Over all eight sets of options, as L57 tries them."""
     found = [expected.allowed(fitting_of(case), options) == Fitting() for case in some_changes() for options in OPTIONS]
 
-    assert 0.3 <= share(found, lambda success: success) <= 0.8
+    assert 0.3 <= share(found, lambda success: success) <= 0.7
 
 
 def test_an_edited_record_is_a_record() -> None:
@@ -243,6 +239,6 @@ def test_named_records_have_deep_names_other_alphabets_and_any_order() -> None:
 
 
 def test_every_way_to_load_occurs() -> None:
-    found = drawn(st.tuples(ways(ModelAdapter()), st.integers(0, 10**6)).map(lambda pair: pair[0]))
+    found = drawn(ways(ModelAdapter()))
 
     assert {(way.format, way.in_memory) for way in found} == {(None, False), ("burnpack", True), ("burnpack", False)}

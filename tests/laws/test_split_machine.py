@@ -1,8 +1,8 @@
 """The split model against a placement and bits: the third state machine of the suite (L92 to L101, L116, L117).
 
-A model is wrapped, unwrapped, moved, loaded, run and decoded with, in any
-order, and each step's copies are predicted. All of the last versions are
-looked at again after every step. Steps of training wait for gradients.
+A model is wrapped, unwrapped, moved, loaded, trained, run and decoded with, in
+any order, and each step's copies are predicted. All of the last versions are
+looked at again after every step.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,16 @@ from hypothesis.stateful import (
 from .calls import applied, built, output, read
 from .law import law
 from .layered import REMEMBERING, ROWS, LayeredSpec, LayerName, Placement, Signal, placement_of
-from .layered_expected import Crossings, close, course, crossed, misplaced
+from .layered_expected import CLOSE, Crossings, close, course, crossed, misplaced
 from .layered_generators import Decoding, decodings, with_other_values, without_lazy
+from .layered_gradients import Pulled, pulled
 from .layered_operations import CacheMeta, Decode, Forward, GetPlacement, NewCache, SeeCache, Unwrap, Wrap
-from .operations import CollectDevices, Fork, LoadRecord, ToDevice, ToRecord
-from .protocol import Adapter, Handle, Refused
+from .model_training import Optimizer, clipped
+from .operations import CollectDevices, Fork, LoadRecord, ToDevice, ToRecord, Train, Valid
+from .protocol import Adapter, Done, Handle, Refused
 from .spec_tree import ParamSpec, RunningSpec, numpy_dtype, tensors, tied_with
+from .training_generators import LIMIT, OPTIMIZERS, cotangents_of
+from .training_operations import NewOptimizer, TrainStep
 
 KEPT: Final = 6
 BACK: Final = st.integers(0, 3)
@@ -120,6 +124,32 @@ def hidden_of(state: State) -> tuple[str, ...]:
     return state.placement.hidden
 
 
+def check_step(before: State, after: State, expected: Pulled, optimizer: str) -> None:
+    """What has no gradient is as it was; what has one is what NumPy makes of it.
+
+    The direction of Adam, which divides by a gradient, may be that of a rounding
+    where the gradient is none else; so only its length is looked at.
+    """
+    kind, settings = OPTIMIZERS[optimizer]
+    paths = list(before.bits)
+    first = {path: tied_with(before.spec.tree, path)[0] for path in paths}
+    summed: dict[int, Any] = {}
+    for path, gradient in expected.gradients.items():
+        number = paths.index(first[path])
+        summed[number] = summed.get(number, 0) + gradient
+    gradients = clipped(summed, LIMIT)
+    for path in paths:
+        number, value, found = paths.index(first[path]), before.read(path), after.read(path)
+        if number not in gradients:
+            assert after.bits[path] == before.bits[path]
+        elif kind == "SGD":
+            new = Optimizer(kind, dict(settings)).updated(number, value, gradients[number])
+            assert np.all(np.abs(found - new) <= CLOSE * max(expected.peak, *np.abs(value).flat, 1.0))
+        else:
+            most = dict(settings)["lr"] * (1 + dict(settings)["weight_decay"] * np.abs(value))
+            assert np.all(np.abs(found - value) <= most * (1 + CLOSE))
+
+
 class SplitMachine(RuleBasedStateMachine):
     """Calls of an self.adapter, each beside what it does to a `State`."""
 
@@ -129,6 +159,7 @@ class SplitMachine(RuleBasedStateMachine):
         super().__init__()
         self.versions: list[tuple[Handle, State]] = []
         self.outputs: dict[Any, Signal] = {}
+        self.trained: dict[Any, Mapping[str, Any]] = {}
         self.sequences: dict[str, Sequence] = {}
 
     @initialize(data=st.data())
@@ -138,6 +169,7 @@ class SplitMachine(RuleBasedStateMachine):
         spec = without_lazy(case.spec)
         self.case = replace(case, spec=spec)
         self.positions = sum(case.lengths)
+        self.cotangents = cotangents_of(spec, case.whole, 0)
         first = built(self.adapter, spec)
         other = output(self.adapter, built(self.adapter, with_other_values(spec)), ToRecord())
         for handle in (applied(self.adapter, first, LoadRecord(other)), first):
@@ -208,6 +240,34 @@ class SplitMachine(RuleBasedStateMachine):
 
         assert crossed(self.adapter.log()) == expected.crossings
         self.compare(found, expected.output, expected.peak, ("forward", state.key))
+
+    @rule(back=BACK, place=PLACES, optimizer=st.sampled_from(tuple(OPTIMIZERS)))
+    def train(self, back: int, place: int, optimizer: str) -> None:
+        """A step of training, and a validation snapshot of what it gives (L93, L94, L120).
+
+        It copies the signal and its gradients, and changes what has a gradient, by as much as NumPy says.
+        """
+        device = self.device(place)
+        handle, state = self.wrapped(back, device)
+        signal = self.case.whole.on(device)
+        expected = pulled(state.spec, signal, state.read, self.cotangents, lambda path: True, state.placement)
+        training = applied(self.adapter, handle, Train())
+        output(self.adapter, training, NewOptimizer("new", *OPTIMIZERS[optimizer]))
+        self.adapter.log()
+
+        answer = self.adapter.apply(training, TrainStep("new", signal, self.cotangents, LIMIT))
+
+        event(f"train: {optimizer if expected.gradients else 'refused'}")
+        assert crossed(self.adapter.log()) == expected.crossings
+        assert isinstance(answer, Done) == bool(expected.gradients)
+        if isinstance(answer, Refused):
+            assert answer.kind == "autodiff"
+            return
+        made = applied(self.adapter, answer.handle, Valid())
+        after = replace(state, bits={path: read(self.adapter, made, path) for path in state.bits})
+        check_step(state, after, expected, optimizer)
+        assert self.trained.setdefault((optimizer, state.key), after.bits) == after.bits
+        self.add(made, after)
 
     @rule(name=st.sampled_from(NAMES))
     def new_cache(self, name: str) -> None:
@@ -302,6 +362,7 @@ class SplitMachine(RuleBasedStateMachine):
 
 @law(
     "L92",
+    "L93",
     "L94",
     "L96",
     "L99",
@@ -309,7 +370,8 @@ class SplitMachine(RuleBasedStateMachine):
     "L101",
     "L116",
     "L117",
-    needs=("parallel", "cache", "fork", "records", "transfer_log"),
+    "L120",
+    needs=("parallel", "cache", "fork", "records", "transfer_log", "state.flags", "autodiff", "optimizers"),
 )
 def test_the_split_model_is_a_placement_bits_and_copies(adapter: Adapter, profile: settings) -> None:
     """Whatever is done with it, in whatever order; in runs of 30 steps, which find more than shorter ones."""

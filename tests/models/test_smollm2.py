@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine import tensor
-from examples.generate import _FILE, _PACKAGE
 from examples.generation import generated_ids, likeliest
+from examples.language_model import _FILE, _PACKAGE
 from examples.models.llama import Llama
 from examples.models.llama_gguf import llama_config, llama_record
 from examples.packages import carried_file

@@ -29,7 +29,7 @@ def scheme_of(told: Mapping[str, Any]) -> QuantScheme:
     store, block = told["store"], told["block"]
     return QuantScheme(
         QuantValue[told["value"]],
-        QuantStore(store) if isinstance(store, str) else QuantStore(*next(iter(store.items()))),
+        QuantStore.native() if store == "Native" else QuantStore(*next(iter(store.items()))),
         told["mode"],
         None if told["tensor"] is None else ScaleDtype[told["tensor"]],
         None if block is None else BlockScale(
@@ -67,9 +67,7 @@ def value_of(tensor: Tensor) -> Value:
 
 def tensor_of(value: Value, device: str) -> Tensor:
     """A value as a tensor on a device."""
-    if isinstance(value, Tensor):
-        return Tensor.from_quantized(np.frombuffer(value.tobytes(), np.uint8), value.shape, value.dtype, device)
-    return Tensor.from_numpy(value, device)
+    return value.to_device(device) if isinstance(value, Tensor) else Tensor.from_numpy(value, device)
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

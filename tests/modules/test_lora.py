@@ -11,6 +11,7 @@ from engine import Seed, Tensor, ops, tensor, zeros
 from modules import SGD, Lora, LoraAdapter, ModuleError, Param, ParamGroup
 from modules.tree import leaves
 from tests.engine.strategies import FLOATS, values
+from tests.laws.law import inside
 
 from .burn_files import ADAPTED, text_of, two_of
 from .reparameterizing import SetTo, everything, holding
@@ -33,6 +34,7 @@ def adapted(d_in: int, d_out: int, rank: int, alpha: float, seed: int, device: s
 # Who gets one, and who trains
 
 
+@inside("L87", "L88")
 @given(made=modules(), ids=st.booleans(), data=st.data())
 def test_exactly_matrices_of_the_group_get_an_adapter_and_everything_else_is_frozen(made, ids, data):
     """A14, A15, A20, A24, L87, L88: by path and id; nothing else is made; counts are those of the factors."""
@@ -205,6 +207,7 @@ def test_the_worked_example():
     assert len(gradients) == 2
 
 
+@inside("L85")
 @given(shape=st.tuples(EXTENTS, EXTENTS), rank=EXTENTS, dtype=st.sampled_from(FLOATS), seed=SEEDS)
 def test_with_b_zero_the_value_is_the_base_but_for_the_sign_of_zero(shape, rank, dtype, seed):
     """L85, A19: bit for bit, subnormals too; of -0 comes +0, or -0 where the product is -0."""
@@ -219,6 +222,7 @@ def test_with_b_zero_the_value_is_the_base_but_for_the_sign_of_zero(shape, rank,
     assert found[~zero].tobytes() == numbers_[~zero].tobytes()
 
 
+@inside("L86")
 @given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
 def test_the_value_is_base_plus_scale_times_product_at_each_read(shape, rank, alpha, seed):
     """L86, A6, A18: scale is alpha / rank; a factor that is changed shows at once."""
@@ -231,6 +235,7 @@ def test_the_value_is_base_plus_scale_times_product_at_each_read(shape, rank, al
         assert module.w.val().tobytes() == (base + (a @ b) * np.float32(alpha / rank)).tobytes()
 
 
+@inside("L87")
 @given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
 def test_gradients_reach_the_factors_only_and_a_step_changes_no_base_bit(shape, rank, alpha, seed):
     """L87, A10, A49: scale · G · bT and scale · aT · G for the gradient G of the weight."""
@@ -297,6 +302,7 @@ def test_unfreezing_enables_the_bases_too_unless_a_group_leaves_them_out():
     assert training(module.valid().train()) == factors
 
 
+@inside("L89")
 def test_materialize_leaves_the_result_frozen_as_the_bases_were():
     """A32, A36, X34: configured and effective; `train` does not change that, `unfreeze` does."""
     module = adapted(3, 2, 2, 1.0, 5)
@@ -311,6 +317,7 @@ def test_materialize_leaves_the_result_frozen_as_the_bases_were():
     assert module.valid().materialize().w.base().device.is_autodiff is False
 
 
+@inside("L90")
 def test_adapters_alone_are_recorded_and_loaded_over_a_base():
     """A28, A30: ids too; the scale comes from the settings."""
     plain = Holder(a=Linear(3, 2), b=Linear(2, 2))

@@ -12,6 +12,7 @@ from modules import SGD, Lora, ModuleError, Param, ParamGroup, QLora, Quantizer,
 from modules.parallel import DistributedLayeredModel, LayerPlacement
 from modules.tree import leaves
 from tests.engine.strategies import values
+from tests.laws.law import inside
 
 from .burn_files import ADAPTED, entries_of, text_of, two_of
 from .reparameterizing import SetTo, everything, holding
@@ -90,6 +91,7 @@ def test_a_quantized_base_is_dequantized_straight_to_the_factors_dtype(factors):
     assert module.w.val().tobytes() == dequantize(module.w.base(), factors).tobytes()
 
 
+@inside("L91")
 def test_no_method_makes_a_quantized_base_dense():
     """A9, A25, A49, M42a, L91: it moves whole and stays attached."""
     module = adapted((2, 4), 3, BLOCKS)
@@ -109,6 +111,7 @@ def test_no_method_makes_a_quantized_base_dense():
     assert list(map(str, module.fork("cpu:1").devices())) == ["cpu:1+autodiff"]
 
 
+@inside("L89")
 def test_materialize_gives_dense_weights_with_the_loss_in_them():
     """A34, A44, L89: of the effective dtype, frozen, with nothing attached."""
     module = Holder(layer=Linear(4, 2)).apply_qlora(qlora(dtype="float64"))
@@ -122,6 +125,7 @@ def test_materialize_gives_dense_weights_with_the_loss_in_them():
     assert folded.layer.weight.id == module.layer.weight.id
 
 
+@inside("L90")
 def test_a_record_restores_base_and_factors_and_the_adapters_alone_go_over_any_base():
     """A30, A43, L90: values, scales, scheme, factors, ids."""
     plain = Holder(layer=Linear(4, 2))

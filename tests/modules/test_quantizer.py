@@ -29,6 +29,7 @@ from modules.parallel import DistributedLayeredModel, LayerPlacement
 from modules.tree import leaves
 from tests.engine.quantization_strategies import schemes, shapes
 from tests.engine.strategies import values
+from tests.laws.law import inside
 
 from .burn_files import entries_of, tensor_of
 from .reparameterizing import everything, holding
@@ -51,6 +52,7 @@ def floats_of(module: Any) -> dict[str, Param]:
 # What is quantized, and what stays
 
 
+@inside("L83")
 @given(made=modules(), data=st.data())
 def test_exactly_the_floats_of_the_group_are_quantized_and_nothing_else_is_made(made, data):
     """Q49 to Q51, Q53, Q54: by path; ids, configured trainability and counts stay; nothing else is touched."""
@@ -106,6 +108,7 @@ def test_every_rank_is_quantized(shape):
     assert result.w.shape == shape
 
 
+@inside("L83")
 def test_each_is_quantized_on_its_own_device():
     """Q57: split or not, the same bits."""
     devices = ["cpu:0", "cpu:1", "cpu:2"]
@@ -244,6 +247,7 @@ def test_settings_that_cannot_be_computed_are_refused_when_the_quantizer_is_made
         Quantizer(MIN_MAX, Q8, "weight")  # pyright: ignore[reportArgumentType]
 
 
+@inside("L82")
 def test_one_error_lists_every_parameter_that_cannot_be_quantized_and_nothing_is_done():
     """Q11, Q28, Q58: axis and extent, or how many are not finite, with the path."""
     bad = tensor([[1.0, float("nan")], [float("inf"), 2.0]], device="cpu:0")

@@ -27,6 +27,7 @@ from modules import (
 )
 from modules.tree import leaves
 from tests.engine.strategies import values
+from tests.laws.law import inside
 
 from .reparameterizing import (
     By,
@@ -58,6 +59,7 @@ def state_of(module: Module) -> list[tuple[Any, ...]]:
 # What is attached, and what is seen of it
 
 
+@inside("L84")
 @given(made=any_module, number=st.integers(0, 2))
 def test_an_identity_adds_only_its_own_paths_and_leaves_without_trace(made, number):
     """L84, A5, A33, A47: paths, ids, counts; the rest is as it was; materialize takes all of it away."""
@@ -81,6 +83,7 @@ def test_an_identity_adds_only_its_own_paths_and_leaves_without_trace(made, numb
     assert all(folded.at(path).reparameterization is None for path in floats_of(module))
 
 
+@inside("L88")
 @given(made=any_module)
 def test_a_visit_a_map_and_the_paths_of_at_agree_on_what_is_attached(made):
     """A5, A8, M17, M111: base, then NAME as Reparameterization, what it holds, and out again; `at` finds each."""
@@ -277,6 +280,7 @@ def test_the_example_of_the_docs_runs():
     assert np.allclose(adapted.weight.val().numpy(), module.weight.val().numpy(), rtol=1e-6)
 
 
+@inside("L88")
 def test_switches_groups_and_flags_reach_what_is_attached_by_its_own_path():
     """A26, A46, M91: base only, factor only, both; the flag with `freeze` and `valid`."""
     adapted = holding(w=numbers(2, device=AUTODIFF)).apply_reparameterization(LearnedScales())
@@ -300,6 +304,7 @@ def test_switches_groups_and_flags_reach_what_is_attached_by_its_own_path():
 # What is refused
 
 
+@inside("L91")
 def test_a_second_one_is_refused_naming_the_first_path():
     """A4: nothing is changed."""
     module = Holder(a=Linear(2, 2), b=Linear(2, 2))

@@ -20,6 +20,7 @@ from modules import (
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
 from modules.tree import leaves
 from tests.engine.strategies import values
+from tests.laws.law import inside
 
 from .reparameterizing import (
     By,
@@ -52,6 +53,7 @@ def test_base_and_factors_move_together(move):
     assert {path: one[:3] for path, one in everything(moved).items()} == values_of
 
 
+@inside("L91")
 @given(made=modules(), calls=st.lists(st.sampled_from(["valid", "train", "fork", "clone", "map", "freeze", "load"])))
 def test_no_method_changes_a_base_or_a_factor_or_detaches_it(made, calls):
     """L91, A25, A49: whatever is called, in any order; the module it was called on stays too."""
@@ -159,6 +161,7 @@ def test_a_derived_module_has_running_states_of_its_own_in_what_is_attached():
 # Records
 
 
+@inside("L90")
 @given(made=modules(), number=st.integers(0, 2))
 def test_a_record_holds_base_and_factors_and_restores_both_to_the_bit(made, number):
     """A27, A28, L90: never the effective value; ids too, in a module that was prepared alike."""
@@ -173,6 +176,7 @@ def test_a_record_holds_base_and_factors_and_restores_both_to_the_bit(made, numb
     assert {path: one[:2] for path, one in everything(loaded).items()} == pairs
 
 
+@inside("L90")
 def test_records_of_plain_and_adapted_modules_load_into_each_other_as_the_options_say():
     """A29 to A31, A48, L90."""
     plain = Linear(2, 2)
@@ -202,6 +206,7 @@ def test_records_of_plain_and_adapted_modules_load_into_each_other_as_the_option
 # materialize
 
 
+@inside("L89")
 @given(seed=SEEDS, calls=st.lists(st.sampled_from(["freeze", "unfreeze", "valid", "train", "no_grad"]), max_size=3))
 def test_materialize_keeps_the_function_to_the_bit_and_the_bases_settings(seed, calls):
     """A32, A35 to A37, L89: ids and trainability are the base's; a leaf of its own; twice is once."""
@@ -258,6 +263,7 @@ class Layers(LayerParallelism):
         return self.rest[-1]
 
 
+@inside("L91")
 def test_a_split_model_is_reparameterized_layer_by_layer_where_it_runs():
     """P52, P63, L91: the placement stays; the same bits as in one piece; factors on their layer's device."""
     devices = ["cpu:0", "cpu:1", "cpu:2"]

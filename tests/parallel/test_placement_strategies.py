@@ -29,6 +29,7 @@ from tests.parallel.strategies import (
     tight_problems,
 )
 
+
 def shares(strategy: SearchStrategy[Any], **facts: Callable[[Any], bool]) -> dict[str, float]:
     """The share of draws for which each fact is true."""
     found = drawn(strategy)

@@ -35,6 +35,15 @@ class Stored(NamedTuple):
     id: int | None
 
 
+def quantized(scheme: dict[str, Any]) -> dict[str, Any]:
+    """The dtype of quantized tensors, its keys in the order of R71 and R72 whatever theirs."""
+    ordered = {key: scheme[key] for key in ("value", "store", "mode", "tensor", "block")}
+    if ordered["block"] is not None:
+        size, dtype = scheme["block"]["size"], scheme["block"]["dtype"]
+        ordered["block"] = {"size": {"storage": size["storage"], "len": size["len"]}, "dtype": dtype}
+    return {"QFloat": ordered}
+
+
 def cbor(value: Any) -> bytes:
     """Definite lengths, shortest integers, keys in the order given (R65)."""
     if isinstance(value, Raw):

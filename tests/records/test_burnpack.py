@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Tensor
-from records import ForeignDType, ModuleRecord, ParamId, RecordEntry, RecordError, RecordFormatError, open_record
+from records import ModuleRecord, ParamId, RecordEntry, RecordError, RecordFormatError, open_record
 from records.burnpack.writer import pieces
 from tests.laws.law import inside
 from tests.records import burnpack_oracle as oracle
@@ -202,23 +202,6 @@ def test_booleans_of_every_store_and_flex32_load_as_bool_and_float32():
         record = ModuleRecord.from_bytes(oracle.burnpack([oracle.Stored("b", dtype, (2,), data, None)]))
         with pytest.raises(RecordFormatError, match=r"tensor 'b': element 1 is .*0 or 1"):
             record["b"].read("cpu:0")
-
-
-def test_a_quantized_entry_is_listed_and_not_read():
-    """R70: its data waits for quantization; the rest of the file is read."""
-    scheme = {"value": "Q8S", "store": "Native", "mode": "Symmetric", "tensor": "F32", "block": None}
-    tensors = [
-        oracle.Stored("q", {"QFloat": scheme}, (4,), bytes(8), 5),
-        oracle.Stored("w", "U8", (1,), b"\7", None),
-    ]
-    record = ModuleRecord.from_bytes(oracle.burnpack(tensors))
-    assert isinstance(record["q"].dtype, ForeignDType)
-    assert (record["q"].shape, record["q"].nbytes, record["q"].id, record["q"].kind) == ((4,), 8, 5, "float")
-    assert record["w"].read("cpu:0").tobytes() == b"\7"
-    with pytest.raises(RecordFormatError, match=r"tensor 'q' .*QFloat"):
-        record["q"].read("cpu:0")
-    with pytest.raises(RecordError, match="tensor 'q'"):
-        record.into_bytes()
 
 
 def test_metadata_that_is_no_text_is_written_as_json():

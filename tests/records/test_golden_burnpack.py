@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from records import ForeignDType, ModuleRecord, RecordFormatError, Scalar, open_record
+from engine import dequantize
+from records import ModuleRecord, RecordEntry, RecordFormatError, Scalar, open_record
 from tests.golden_files import golden_file
+from tests.modules.burn_values import scheme_of
+from tests.records import burnpack_oracle as oracle
 
 pytestmark = pytest.mark.golden
 
@@ -20,7 +23,8 @@ DTYPES = {
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
     "Bool(Native)": "bool", "Bool(U8)": "bool", "Bool(U32)": "bool",
 }  # fmt: skip
-NOT_WRITTEN = {"Flex32", "Bool(U8)", "Bool(U32)"}  # they load as float32 and bool, and are written as those
+FORMS = {"Flex32", "Bool(U8)", "Bool(U32)"}
+REFUSED = {"odd_names": "none of them is empty", "quant_raw": "tensor '"}  # R102: names no module can have; see below
 
 
 @functools.cache
@@ -41,14 +45,14 @@ def scalar(told: dict[str, Any]) -> Scalar:
 
 
 def test_every_file_of_burn_reads_as_burn_says():
-    """R49 to R75: names, order, ids, dtypes, shapes, bytes, scalars, metadata. Quantized entries are listed."""
+    """R49 to R75: names, order, ids, dtypes, shapes, bytes, quantized numbers, scalars, metadata."""
     files = sidecars()
     assert len(files) == 84
     for name, told in files.items():
         data = archive()[f"{name}.bpk"]
         assert len(data) == told["bytes"]
-        if name == "odd_names":  # R102: names that no module can have
-            with pytest.raises(RecordFormatError, match="none of them is empty"):
+        if name in REFUSED:
+            with pytest.raises(RecordFormatError, match=REFUSED[name]):
                 ModuleRecord.from_bytes(data)
             continue
         record = ModuleRecord.from_bytes(data)
@@ -60,24 +64,77 @@ def test_every_file_of_burn_reads_as_burn_says():
             assert list(entry.shape) == tensor["shape"]
             assert entry.id == tensor["param_id"]
             assert entry.id is None or str(entry.id) == tensor["param_id_text"]
-            if tensor["dtype_name"] == "qfloat":
-                assert isinstance(entry.dtype, ForeignDType)
-                assert entry.nbytes == len(tensor["data"]) // 2
-                continue
             raw = bytes.fromhex(tensor["data"])
+            if tensor["dtype_name"] == "qfloat":
+                check_quantized(entry, tensor)
+                continue
             if tensor["dtype"] == "Bool(U32)":
                 raw = np.frombuffer(raw, "<u4").astype("uint8").tobytes()
             assert str(entry.dtype) == DTYPES[tensor["dtype"]]
+            assert entry.form == (tensor["dtype"] if tensor["dtype"] in FORMS else None)
             assert entry.read("cpu:0").tobytes() == raw, (name, tensor["name"])
 
 
+def check_quantized(entry: RecordEntry, tensor: dict[str, Any]) -> None:
+    raw = bytes.fromhex(tensor["data"])
+    assert entry.dtype == scheme_of(tensor["scheme"])
+    assert (entry.nbytes, entry.host().tobytes()) == (len(raw), raw)
+    read = entry.read("cpu:0")
+    assert (read.dtype, list(read.shape)) == (entry.dtype, tensor["shape"])
+    if tensor["name"] != "packed_nonzero_filling":
+        assert read.tobytes() == raw, tensor["name"]
+    numbers = dequantize(read).tobytes().hex()
+    if "dequantized" in tensor:
+        assert numbers == tensor["dequantized"], tensor["name"]
+
+
+REFUSED_RAW = {  # the tensors of `quant_raw` that are refused, and whether only when they are read
+    "lookup_q4s_native": ("Lookup", False),  # Q6
+    "two_level_bf16_global_bytes": ("global scale is in F32", False),  # Q44
+    "two_level_f32_block": ("block scales in F32", False),  # Q7
+    "scale_zero": ("not positive", True),  # Q47
+    "scale_negative": ("not positive", True),
+    "scale_nan": ("not positive", True),
+    "scale_inf": ("not positive", True),
+    "ue4m3_sign_set": ("not positive", True),
+    "ue8m0_ff": ("not positive", True),
+    "wrong_length": ("span 3 bytes", False),  # Q43
+    "block_rank_above": ("block of 2 axes", False),  # Q12
+    "packed_axis_beyond_rank": ("packs axis 2", False),
+}
+
+
+def test_raw_quantized_tensors_are_read_or_refused_as_the_rules_say():
+    """Q6, Q7, Q12, Q32, Q39, Q43 to Q47, R94, R98, R104: each tensor that Burn wrote without complaint, in a file."""
+    seen = set()
+    for tensor in sidecars()["quant_raw"]["tensors"]:
+        name = tensor["name"]
+        raw = bytes.fromhex(tensor["data"])
+        dtype = oracle.quantized(tensor["scheme"])
+        data = oracle.burnpack([oracle.Stored(name, dtype, tuple(tensor["shape"]), raw, tensor["param_id"])])
+        seen.add(name)
+        if name not in REFUSED_RAW:
+            record = ModuleRecord.from_bytes(data)
+            check_quantized(record[name], tensor)
+            assert record.into_bytes(digest=False) == data
+            continue
+        said, when_read = REFUSED_RAW[name]
+        if not when_read:
+            with pytest.raises(RecordFormatError, match=f"'{name}'.*{said}"):
+                ModuleRecord.from_bytes(data)
+            continue
+        entry = ModuleRecord.from_bytes(data)[name]
+        for read in (entry.host, lambda entry=entry: entry.read("cpu:0")):
+            with pytest.raises(RecordFormatError, match=f"'{name}'.*{said}"):
+                read()
+    assert seen >= REFUSED_RAW.keys()
+
+
 def test_writing_what_burn_wrote_gives_its_bytes():
-    """R48 to R65: every file of plain dtypes, its tensors in the order they were written in, without digests (D1)."""
+    """R48 to R73: every file, its tensors in the order they were written in, without digests (D1)."""
     written = 0
     for name, told in sidecars().items():
-        if name == "odd_names" or any(
-            tensor["dtype_name"] == "qfloat" or tensor["dtype"] in NOT_WRITTEN for tensor in told["tensors"]
-        ):
+        if name in REFUSED:
             continue
         data = archive()[f"{name}.bpk"]
         record = ModuleRecord.from_bytes(data)
@@ -88,7 +145,7 @@ def test_writing_what_burn_wrote_gives_its_bytes():
         )
         assert ordered.into_bytes(digest=False) == data, name
         written += 1
-    assert written >= 55
+    assert written == 82
 
 
 REFUSED_THOUGH_BURN_READS_IT = {
@@ -105,16 +162,18 @@ REFUSED_THOUGH_BURN_READS_IT = {
     "tag 55799 before the value": "R103a",
     "tag inside": "R103a",
     "empty name": "R102",
+    "quantized, two bytes short": "R98",
+    "quantized, packed axis 7": "R94",
+    "quantized, len 6": "R94",
+    "quantized, extent 0": "R94",
+    "quantized, len 0": "R94",
 }
 READ_THOUGH_BURN_REFUSES_IT = {"dtype text Bool": "R74"}
 REFUSED_WHEN_READ = {"bool byte 2": "R104", "bool u8 byte 2": "R104"}
 
 
 def test_burns_corrupt_inputs_are_refused_or_read_as_the_rules_say(tmp_path):
-    """R84 to R104, the column `project` of records.md section 6; from memory and from a file alike.
-
-    Inputs with a quantized tensor may open; until there is quantization none of these tensors can be read.
-    """
+    """R84 to R104, the column `project` of records.md section 6; from memory and from a file alike."""
     cases = json.loads(gzip.decompress(archive()["corrupt.json.gz"]))
     assert len(cases) == 127
     seen = set()
@@ -128,10 +187,7 @@ def test_burns_corrupt_inputs_are_refused_or_read_as_the_rules_say(tmp_path):
             assert refused == (name in READ_THOUGH_BURN_REFUSES_IT), name
             refused = not refused
         for read in (lambda data=data: ModuleRecord.from_bytes(data), lambda: open_record(file)):
-            if name.startswith("quantized"):
-                with pytest.raises(RecordFormatError, match="'w'"):
-                    read()["w"].read("cpu:0")
-            elif refused:
+            if refused:
                 with pytest.raises(RecordFormatError):
                     pytest.fail(f"{name}: {read()!r} was opened")
             else:
@@ -154,7 +210,11 @@ def check_accepted(case: dict[str, Any], record: ModuleRecord) -> None:
     for tensor in case["tensors"]:
         entry = record[tensor["name"]]
         assert (list(entry.shape), entry.id) == (tensor["shape"], tensor["param_id"]), name
-        assert str(entry.dtype) == DTYPES[tensor["dtype"]]
+        if tensor["dtype"] not in DTYPES:
+            assert name.startswith("quantized")
+            assert str(entry.dtype).startswith("(Q8S, Native")
+        else:
+            assert str(entry.dtype) == DTYPES[tensor["dtype"]]
         assert len(entry.read("cpu:0").tobytes()) == tensor["byte_len"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine import Tensor
+from engine import Tensor, dequantize
 from modules import Module, Param
 from records import ModuleRecord, RecordFormatError, RecordValidationError, open_record
 from tests.records import named_mpk_oracle as oracle
@@ -220,12 +220,14 @@ ROW = np.array([[-127, 4, 5, 127]], "int8")
         ({"QFloat": {"PerTensor": ["Symmetric", "QInt8"]}}, ROW.tobytes() + SCALES[:4], [-63.5, 2, 2.5, 63.5]),
     ],
 )  # fmt: skip
-def test_quantized_tensors_read_as_float32(folder, dtype, stored, numbers):
+def test_quantized_tensors_keep_their_values_and_scales(folder, dtype, stored, numbers):
     """N10, Q39 to Q43: schemes of 0.17 to 0.21 beyond those that CPU back ends wrote."""
     record = opened(folder, oracle.packed({"w": oracle.parameter({"bytes": stored, "shape": [1, 4], "dtype": dtype})}))
     read = record["w"].read("cpu:0")
-    assert read.numpy().tolist() == [numbers]
-    assert str(read.dtype) == "float32"
+    assert read.is_quantized
+    assert (read.dtype, read.shape) == (record["w"].dtype, (1, 4))
+    assert read.tobytes() == record["w"].host().tobytes()
+    assert dequantize(read).numpy().tolist() == [numbers]
     for other in (stored + b"\0", stored[:-1]):
         with pytest.raises(RecordFormatError, match=r"'w': \d+ bytes; .* takes"):
             opened(folder, oracle.packed({"w": oracle.parameter({"bytes": other, "shape": [1, 4], "dtype": dtype})}))

@@ -29,7 +29,7 @@ def small_file() -> bytes:
     item = {
         "w": oracle.parameter(oracle.tensor(np.array([[1, np.nan]], "f4")), "ib8eptsg6c000"),
         "b": [oracle.parameter(oracle.tensor(np.array([True, False])))],
-        "q": oracle.parameter({"bytes": bytes(7), "shape": [3], "dtype": {"QFloat": {
+        "q": oracle.parameter({"bytes": b"\x81\0\2\0\0\0\x3f", "shape": [3], "dtype": {"QFloat": {
             "value": "Q8S", "param": "F32", "store": "Native", "level": "Tensor", "mode": "Symmetric"}}}),
         "v": oracle.parameter({"value": [15360, 3], "shape": [2]}),
         "f": oracle.parameter({"value": [0.5, 2.0], "shape": [2]}),
@@ -45,14 +45,14 @@ def read(data: bytes) -> dict[str, Any]:
     if not begins_named_mpk(store.read(0, START_NBYTES)):
         raise RecordFormatError("r.mpk: begins no record")
     record = ModuleRecord.of_file(read_named_mpk(store, LIMITS), storage)
-    return {path: entry.read("cpu:0").tobytes() for path, entry in record.items() if path != "q"}
+    return {path: entry.read("cpu:0").tobytes() for path, entry in record.items()}
 
 
 def read_whole(folder: Path, data: bytes, **limits: int) -> dict[str, Any]:
     file = folder / "r.mpk"
     file.write_bytes(data)
     with open_record(file, **limits) as record:
-        return {path: entry.read("cpu:0").tobytes() for path, entry in record.items() if path != "q"}
+        return {path: entry.read("cpu:0").tobytes() for path, entry in record.items()}
 
 
 def forms() -> list[bytes]:

@@ -262,7 +262,7 @@ def test_a_pickle_that_is_no_state_dicts_is_refused_naming_where(code, said, tmp
 
 def test_pickles_made_to_exhaust_a_process_are_refused_in_bounded_memory(tmp_path):
     """L68: absurd lengths, memo indices, nesting, sharing, numbers of opcodes."""
-    storm = b"}" + b"".join(b"q%c}(Vx%d\nh%cVy%d\nh%cu" % (n, n, n, n, n) for n in range(100))
+    storm = b"(}q\0" + b"".join(b"}(Va\nh%cVb\nh%cuq%c" % (n, n, n + 1) for n in range(100)) + b"l"
     keys = b")" + b"\x85" * 300_000 + b"Ns"
     refused(archive(b"\x80\x02}" + keys + b".", []), tmp_path, "a tuple, no text or number")
     for code, said in (
@@ -308,6 +308,21 @@ def view(offset=0, shape=(2, 2), strides=(2, 1), count=4, extra=()) -> Call:
 def test_a_tensor_that_does_not_fit_its_storage_is_refused_at_opening(bad, said, tmp_path):
     """R78, R96, R98."""
     refused(archive({"w": bad}, [bytes(16)]), tmp_path, said)
+
+
+def test_a_refusal_names_the_offset_in_the_file(tmp_path):
+    """Of the opcode, in either form."""
+    state = {"w": tensor("0", counted(2)), "x": Call("os system", ())}
+    for data in (archive(state, [memory(counted(2))]), legacy(state, [counted(2)])):
+        refused(data, tmp_path, f"offset {data.index(b'cos')}: .*'os.system'")
+
+
+def test_an_archives_directory_is_bounded_before_it_is_read(tmp_path):
+    """R76, R77: 200,000 bytes of it are more than a record of one tensor has."""
+    others = {f"run/{at:0100}": b"" for at in range(1500)}
+    data = archive({"w": view()}, [bytes(16)], others)
+    assert len(opened(data, tmp_path)) == 1
+    refused(data, tmp_path, "bytes at once, the limit is", max_tensors=1)
 
 
 def test_archives_that_are_no_files_of_pytorch_are_refused(tmp_path):

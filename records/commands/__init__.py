@@ -1,0 +1,1 @@
+"""The commands of ``python -m records``: inspect, verify, convert, diff, extract."""
