@@ -212,7 +212,7 @@ def _saving(settings: Settings, file: Path, arrays: Mapping[str, NDArray[Any]]) 
     yield Row(what="one SHA-256", value=hashing.rate(nbytes / 1e9), unit="GB/s")
     yield _rate("saving, with digests", saving, writing, nbytes, to, None)
     slower = max(writing, hashing, key=lambda timing: timing.spread().median)
-    yield _rate("saving, with digests", saving, slower, nbytes, "the slower of write and SHA-256", at_least(0.9))
+    yield _rate("saving, at its limit", saving, slower, nbytes, "the slower of write and SHA-256", at_least(0.9))
     yield _rate("saving, without digests", undigested, writing, nbytes, to, None)
 
 
