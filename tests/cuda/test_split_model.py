@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine import Device, Seed, Tensor, ops, tensor, transfer
+from engine import Device, DeviceError, Seed, Tensor, ops, tensor, transfer, zeros
 from modules import Module
 from modules.nn import Linear
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
@@ -62,3 +62,15 @@ def test_a_model_split_over_gpus_gives_the_bits_of_the_whole_one(peers: Any, rou
             (Device("cuda:0"), Device("cuda:1"), route): (1, 2 * 16 * 4),
             (Device("cuda:1"), Device("cuda:3"), route): (1, 2 * 16 * 4),
         }
+
+
+def test_a_layer_that_is_built_where_there_is_no_memory_is_named_with_the_bytes_asked_for() -> None:
+    """P42: parameters are made when a layer is first used, where it is; the error is the device's."""
+    placement = LayerPlacement.even(["cuda:0", "cuda:1"], 6)
+    with installed(Machine(memory=24 << 10, peers=())):
+        model = DistributedLayeredModel(Mlp(placement, Seed(0)), placement)
+        held = zeros((21 << 10,), dtype="uint8", device="cuda:1")
+        with pytest.raises(DeviceError, match=r"cuda:1 is out of memory .* allocating [\d,]+ bytes") as caught:
+            model(tensor([[1.0, 2.0, 3.0, 4.0]], device="cuda:0"))
+        assert any("hidden layer" in note and "on cuda:1" in note for note in caught.value.__notes__)
+        assert held.nbytes == 21 << 10

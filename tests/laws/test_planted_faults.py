@@ -18,7 +18,9 @@ from . import (
     faults_of_groups,
     faults_of_layers,
     faults_of_optimizers,
+    faults_of_quantization,
     faults_of_records,
+    faults_of_reparameterization,
     faults_of_training,
     faults_of_values,
 )
@@ -30,6 +32,7 @@ from .suite import INSIDE, OUTSIDE
 PLANTED = (
     *(faults, faults_of_files, faults_of_gradients, faults_of_groups, faults_of_layers),
     *(faults_of_optimizers, faults_of_records, faults_of_training, faults_of_values),
+    *(faults_of_quantization, faults_of_reparameterization),
 )
 LAWS = (*OUTSIDE, *INSIDE)
 
