@@ -187,8 +187,7 @@ class _TransposedSource:
 
     @property
     def nbytes(self) -> int:
-        dtype = self.dtype  # packed lines have filling, so transposed there may be more of it
-        return dtype.nbytes(self.shape) if isinstance(dtype, QuantScheme) else self._source.nbytes
+        return self._source.nbytes
 
     def host(self) -> NDArray[Any]:
         if isinstance(self._source.dtype, QuantScheme):

@@ -134,7 +134,7 @@ class RecordEntry:
     def of_kind(self, kind: Kind) -> "RecordEntry":
         """This entry as that kind of numbers, where its file leaves open which it is; else as it is."""
         source = self.source.of_kind(kind) if isinstance(self.source, UndecidedSource) else self.source
-        return self if source is self.source else RecordEntry(source, self.id, form=self.form)
+        return self if source is self.source else RecordEntry(source, self.id)
 
     def read(self, device: Device | str) -> Tensor:
         """The data as a tensor on a device, without history and associated with autodiff as the device is.

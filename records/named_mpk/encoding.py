@@ -69,9 +69,10 @@ class Target(NamedTuple):
         """
         array, shape = host_of(entry), _packed(list(entry.shape))
         if isinstance(entry.dtype, QuantScheme):
-            array, name = quantized_form(array, entry.shape, entry.dtype, self.version)
-            yield b"\x83" + _packed("bytes") + _binary_head(array.nbytes)
-            yield from pieces(array)
+            arrays, name = quantized_form(array, entry.shape, entry.dtype, self.version)
+            yield b"\x83" + _packed("bytes") + _binary_head(sum(part.nbytes for part in arrays))
+            for part in arrays:
+                yield from pieces(part)
             yield _packed("shape") + shape + _packed("dtype") + _packed(name)
         elif self.version >= _WITH_DTYPES:
             wire = self._wire(entry)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine import BlockScale, QuantScheme, QuantStore, QuantValue
-from engine.quantization.packing import from_bytes, to_bytes
-from engine.quantization.quantized import Quantized
+from engine.quantization.packing import from_bytes
 from records.burnpack.scheme import encoded_block_size
 from records.burnpack.wire import Flaw
 
@@ -45,8 +44,8 @@ def written_scheme(scheme: QuantScheme, version: Version) -> QuantScheme:
 
 def quantized_form(
     stored: NDArray[np.uint8], shape: tuple[int, ...], scheme: QuantScheme, version: Version
-) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-    """The bytes of a tensor and the name of its dtype.
+) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """The bytes of a tensor, in the arrays that follow each other, and the name of its dtype.
 
     Args:
         stored: its bytes as its scheme has them (Q41).
@@ -56,16 +55,14 @@ def quantized_form(
     """
     target = written_scheme(scheme, version)
     held = from_bytes(stored, shape, scheme)
-    data = to_bytes(Quantized(target, held.values, held.scales, None))
     if version >= _WITH_SCHEMES:
         level = "Tensor" if target.block is None else {"Block": encoded_block_size(target.block)}
         fields = {"value": target.value.name, "param": "F32", "store": "Native", "level": level, "mode": "Symmetric"}
-        return data, {"QFloat": fields}
-    values, scale = data[:-4], data[-4:]
+        return [held.values, held.scales], {"QFloat": fields}
     if version < _WITH_SCALE_BEHIND:
-        return values, {"QFloat": {"PerTensorSymmetricInt8": {"scale": float(held.scales[0]), "_q": []}}}
-    filling = np.zeros(-values.size % _PER_WORD, np.uint8)
-    return np.concatenate([values, filling, scale]), {"QFloat": _name_before_schemes(version)}
+        return [held.values], {"QFloat": {"PerTensorSymmetricInt8": {"scale": float(held.scales[0]), "_q": []}}}
+    filling = np.zeros(-held.values.size % _PER_WORD, np.uint8)
+    return [held.values, filling, held.scales], {"QFloat": _name_before_schemes(version)}
 
 
 def _name_before_schemes(version: Version) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import BlockScale, QuantScheme, QuantStore, QuantValue, ScaleDtype, Tensor, dequantize, quantize, transfer
@@ -43,7 +43,7 @@ def target(way: str, shape: tuple[int, ...], device: str, trainable: bool) -> Pa
     return Param(value).set_require_grad(trainable)
 
 
-def by_file(record: ModuleRecord, load: Callable[[ModuleRecord], Holder]) -> Holder:
+def by_file(record: ModuleRecord, load: Callable[[ModuleRecord], Any]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         record.save(Path(folder) / "r.bpk")
         with open_record(Path(folder) / "r.bpk") as opened:
@@ -60,7 +60,7 @@ def by_file(record: ModuleRecord, load: Callable[[ModuleRecord], Holder]) -> Hol
 )
 def test_a_quantized_parameter_is_restored_bit_for_bit_in_another_build(item, way, device, trainable, in_file):
     """L54, R15, R18, M34: scheme, bytes and id are the source's; device and trainability the target's."""
-    assume(way != "quantized" or 0 not in item.shape)
+    way = "lazy" if way == "quantized" and 0 in item.shape else way
     source = Holder(q=Param.initialized(item.id or 7, item.tensor), bias=Param(dense((2,))))
     other = Holder(q=target(way, item.shape, device, trainable), bias=Param(dense((2,), device, seed=3)))
     record = source.into_record()
@@ -93,10 +93,9 @@ def test_cast_to_module_dequantizes_into_a_dense_parameter(item, dtype, device, 
 
 
 @inside("L60")
-@given(item=quantized_items(), scheme=st.sampled_from([Q8, QuantScheme()]), validate=st.booleans())
+@given(item=quantized_items(least=1), scheme=st.sampled_from([Q8, QuantScheme()]), validate=st.booleans())
 def test_cast_to_module_keeps_a_scheme_and_never_quantizes(item, scheme, validate):
     """L60, R15, R16: of the same scheme the same bits, of another or of a dense dtype an error that names the path."""
-    assume(0 not in item.shape)
     held = quantize(dense(item.shape, seed=2), scheme)
     module = Holder(q=Param(held))
     for given_ in (item.entry, RecordEntry(held), RecordEntry(dense(item.shape))):
@@ -126,10 +125,9 @@ def test_a_quantized_entry_counts_as_float(item, cast):
 
 
 @inside("L54", "L70")
-@given(item=quantized_items(), device=st.sampled_from(DEVICES), kept=st.booleans())
+@given(item=quantized_items(ranks=(2, 2)), device=st.sampled_from(DEVICES), kept=st.booleans())
 def test_mappers_turn_a_quantized_parameter_with_its_blocks(item, device, kept):
     """L54, L70, Q13, R13: stored as in the file, turned in memory; the same scheme is told in file orientation."""
-    assume(len(item.shape) == 2)
     turn = {"load": lambda tensor: tensor.T, "save": lambda tensor: tensor.T}
     record = ModuleRecord([("q", RecordEntry(item.tensor, ParamId(3)))])
     value = item.tensor.T.to_device(device) if kept else dense(item.shape[::-1], device)

@@ -96,9 +96,14 @@ def values(draw: st.DrawFn, scheme: dict[str, Any], shape: tuple[int, ...]) -> b
 
 
 @st.composite
-def quantized_items(draw: st.DrawFn, path: str = "q") -> QuantizedItem:
-    """Any kind, store, axis, level and scale dtype; rank 0, zero extents and blocks that do not divide included."""
-    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+def quantized_items(
+    draw: st.DrawFn, path: str = "q", *, ranks: tuple[int, int] = (0, 3), least: int = 0
+) -> QuantizedItem:
+    """Any kind, store, axis, level and scale dtype; rank 0, zero extents and blocks that do not divide included.
+
+    `ranks` are the fewest and most axes, `least` the least extent.
+    """
+    shape = tuple(draw(st.lists(st.integers(least, 5), min_size=ranks[0], max_size=ranks[1])))
     axes = st.integers(0, max(0, len(shape) - 1))
     value = draw(st.sampled_from(list(BITS)))
     packed = st.builds(lambda kind, axis: {kind: axis}, st.sampled_from(["PackedU32", "PackedNative"]), axes)
