@@ -51,9 +51,10 @@ def not_finite(array: NDArray[Any]) -> NotFinite:
     nans = infinities = 0
     if array.dtype in FLOATS:
         for part in _parts(array):
-            finite = np.isfinite(part)
-            if not finite.all():
+            with _quiet():
+                finite = np.isfinite(part)
                 rest = np.isnan(part[~finite])
+            if len(rest):
                 nans += int(rest.sum())
                 infinities += int((~rest).sum())
     return NotFinite(nans, infinities)
@@ -95,8 +96,13 @@ def _equal(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
 
 
 def _wide(part: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(invalid="ignore"):  # of a signalling NaN, which becomes a quiet one
+    with _quiet():
         return part.astype(np.float64)
+
+
+def _quiet() -> np.errstate:
+    """No warnings of signalling NaNs, which become quiet ones; bfloat16 is widened to be looked at."""
+    return np.errstate(invalid="ignore")
 
 
 def _largest(a: NDArray[Any], b: NDArray[Any]) -> tuple[int, int | float]:
