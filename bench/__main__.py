@@ -9,6 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from engine import Device, DeviceError, EngineError
@@ -17,6 +18,7 @@ from examples.errors import UsageError
 from . import compare, machine, report
 from .answers import AnswerError
 from .beside.client import is_python
+from .progress import Progress
 from .registry import BENCHMARKS, tables_of
 from .settings import Settings
 
@@ -94,9 +96,11 @@ def _threads(number: int | None) -> Iterator[None]:
 
 
 def _run(name: str, settings: Settings) -> report.Result:
-    benchmark = BENCHMARKS[name]
-    with machine.OtherWork() as other:
-        rows = list(benchmark.measure(settings))
+    benchmark, rows = BENCHMARKS[name], list[report.Row]()
+    with machine.OtherWork() as other, Progress(name) as progress:
+        for row in benchmark.measure(replace(settings, progress=progress)):
+            rows.append(row)
+            progress.found(row.what)
     return report.Result(
         name=name,
         question=benchmark.__doc__ or "",

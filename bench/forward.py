@@ -19,7 +19,7 @@ from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPla
 from .answers import check_same_bits
 from .report import Limit, Row, at_most
 from .settings import Settings
-from .timing import Timing, interleaved, repeats, statement, timed
+from .timing import Timing, repeats, statement, timed
 
 _BLOCKS: Final = 4
 _READING: Final = 0.01  # seconds that a reading lasts at least
@@ -91,9 +91,10 @@ def _arrays(linear: Linear) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def measure(settings: Settings) -> Iterable[Row]:
     """Whole models of three widths and two batches, then single layers."""
-    widths = settings.size((64, 512, 2048), (8, 16))
+    widths, batches = settings.size(((64, 512, 2048), (1, 128)), ((8, 16), (1, 3)))
+    settings.progress.expect(len(widths) * (len(batches) + 1))
     for width in widths:
-        for rows in settings.size((1, 128), (1, 3)):
+        for rows in batches:
             yield from _model(settings, width, rows)
     for width in widths:
         yield from _layer(settings, width)
@@ -109,12 +110,11 @@ def _model(settings: Settings, width: int, rows: int) -> Iterator[Row]:
     check_same_bits(f"forward, {width}", by_hand(array), whole(x).numpy(), split(x).numpy())
 
     repeat = repeats(timed(lambda: by_hand(array)), settings.least_seconds(_READING))
-    floor, unsplit, splitted = interleaved(
+    floor, unsplit, splitted = settings.interleaved(
         timed(lambda: by_hand(array), repeat=repeat),
         timed(lambda: whole(x), repeat=repeat),
         timed(lambda: split(x), repeat=repeat, devices=placement.devices()),
-        rounds=settings.rounds(30),
-        warmup=settings.warmup,
+        rounds=30,
     )
     bound, goal = (at_most(1.05), at_most(1.01)) if width >= _BOUND_FROM else (None, None)
     size = f"{width} wide, {'1 row' if rows == 1 else f'{rows} rows'}"
@@ -136,13 +136,12 @@ def _layer(settings: Settings, width: int) -> Iterator[Row]:
     check_same_bits(f"forward, a layer of {width} with bias", names["a"] @ v + b, biased(x).numpy())
 
     repeat = repeats(statement("a @ u", repeat=1, **names), settings.least_seconds(_READING))
-    array, tensor, module, array_bias, module_bias = interleaved(
+    array, tensor, module, array_bias, module_bias = settings.interleaved(
         *(
             statement(code, repeat=repeat, **names)
             for code in ("a @ u", "linear(x, w)", "plain(x)", "a @ v + b", "biased(x)")
         ),
-        rounds=settings.rounds(30),
-        warmup=settings.warmup,
+        rounds=30,
     )
     bound, goal = (at_most(4), at_most(2.5)) if width == _SMALL else (None, None)
     size = f"{width} × {width}, 1 row"

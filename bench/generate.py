@@ -30,7 +30,7 @@ from .machine import blas_threads
 from .report import Limit, Row, at_least
 from .settings import Settings
 from .speaker import Speaker, multiplied
-from .timing import Spread, Timing, fastest, interleaved, timed
+from .timing import Spread, Timing, fastest, timed
 
 _PROMPT: Final = "The sea is"
 _TOKENS: Final = 16  # decoded in one reading
@@ -55,6 +55,7 @@ OTHERS: Final = (
 
 def measure(settings: Settings) -> Iterable[Row]:
     """Decoding, prefill, the demo, and others."""
+    settings.progress.expect(3)
     with tempfile.TemporaryDirectory(prefix="layerloom-bench-") as folder:
         file = gguf_files.smollm2_file(Path(folder), settings)
         whole = Speaker(file, ["cpu:0"])
@@ -88,14 +89,13 @@ def _decoding(settings: Settings, whole: Speaker, split: Speaker) -> Iterator[Ro
     nbytes = sum(weight.nbytes for weight in weights)
     read_nbytes = settings.size(2**30, 2**16)
     reads = limits.reads(read_nbytes, blas_threads())
-    one, two, bare, bare_turned, *reading = interleaved(
+    one, two, bare, bare_turned, *reading = settings.interleaved(
         whole.decoding(ids, tokens),
         split.decoding(ids, tokens),
         timed(lambda: multiplied(rows, weights), repeat=tokens),
         timed(lambda: multiplied(rows, turned), repeat=tokens),
         *reads.values(),
-        rounds=settings.rounds(20),
-        warmup=settings.warmup,
+        rounds=20,
     )
     readings = dict(zip(reads, reading, strict=True))
     name = fastest(readings)
@@ -132,7 +132,7 @@ def _prefilling(settings: Settings, whole: Speaker) -> Iterator[Row]:
     work = 2.0 * (len(ids) * sum(weight.size for weight in blocks) + output.size)
     check_close("generate, prefill", 1e-2, whole.following(ids, 1)["logits"], _one_by_one(whole, ids))
     sgemm, sgemm_work = limits.sgemm(settings.size(limits.SGEMM_WIDTH, 64))
-    prefill, product = interleaved(whole.prefilling(ids), sgemm, rounds=settings.rounds(20), warmup=settings.warmup)
+    prefill, product = settings.interleaved(whole.prefilling(ids), sgemm, rounds=20)
     at_rate = product.scaled(work / sgemm_work)
     yield Row(what="product of two matrices", value=product.rate(sgemm_work / 1e9), unit="GFLOP/s")
     what = f"prefill of {len(ids)} tokens"
@@ -165,18 +165,18 @@ def _beside(settings: Settings, whole: Speaker, file: Path, float32: Path) -> It
 
 
 def _compared(settings: Settings, whole: Speaker, other: Other, process: Beside) -> Iterator[Row]:
+    settings.progress.expect(1)
     short, long, tokens = _ids(whole, 32), _ids(whole, settings.size(128, 8)), settings.size(_TOKENS, 4)
     for ids in (short, long):
         ours, theirs = whole.following(ids, 1), process.ask("continue", ids, tokens=1)
         check_same(f"generate, {other.name}", ours["ids"], theirs["ids"])
         check_close(f"generate, logits of {other.name}", other.tolerance, ours["logits"], theirs["logits"])
-    decode, its_decode, prefill, its_prefill = interleaved(
+    decode, its_decode, prefill, its_prefill = settings.interleaved(
         whole.decoding(short, tokens),
         process.reading("decode", short, tokens=tokens, per=tokens),
         whole.prefilling(long),
         process.reading("prefill", long),
-        rounds=settings.rounds(10),
-        warmup=settings.warmup,
+        rounds=10,
     )
     name = process.version
     yield _tokens(f"decoding by {name}", its_decode)
@@ -200,8 +200,8 @@ def _demo(settings: Settings, file: Path, nbytes: int) -> Iterator[Row]:
     def run_demo() -> None:
         subprocess.run([sys.executable, "-m", "examples.generate", *arguments], check=True, capture_output=True)
 
-    loading, running = interleaved(
-        timed(lambda: Speaker(file, ["cpu:0", "cpu:1"])), timed(run_demo), rounds=settings.rounds(5), warmup=1
+    loading, running = settings.interleaved(
+        timed(lambda: Speaker(file, ["cpu:0", "cpu:1"])), timed(run_demo), rounds=5, warmup=1
     )
     yield Row(what="loading the model", value=loading.spread(), unit="s")
     yield Row(what="the demo, from its start to its first token", value=running.spread(), unit="s")

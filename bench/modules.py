@@ -12,7 +12,7 @@ from modules import Module, ModuleMapper, ModuleVisitor, Param
 from .answers import check_same
 from .report import Row, at_most
 from .settings import Settings
-from .timing import interleaved, timed
+from .timing import timed
 
 _PER_BLOCK = 10
 
@@ -80,6 +80,7 @@ def _call_each(pairs: list[tuple[str, Param]]) -> int:
 
 def measure(settings: Settings) -> Iterable[Row]:
     """Walks, the bare loop, and construction."""
+    settings.progress.expect(1)
     num_params = settings.size(10_000, 100)
     module = Stack(num_params)
     pairs = collected(module)
@@ -88,13 +89,12 @@ def measure(settings: Settings) -> Iterable[Row]:
     check_same("modules, visits", counter.count, len(pairs), _call_each(pairs), num_params)
     check_same("modules, identity", collected(module.map(mapper)), pairs)
 
-    visiting, mapping, building, bare = interleaved(
+    visiting, mapping, building, bare = settings.interleaved(
         timed(lambda: module.visit(Counter())),
         timed(lambda: module.map(mapper)),
         timed(lambda: Stack(num_params)),
         timed(lambda: _call_each(pairs)),
-        rounds=settings.rounds(50),
-        warmup=settings.warmup,
+        rounds=50,
     )
     parameters = f"{num_params:,} parameters"
     bound, goal = at_most(10), at_most(5)

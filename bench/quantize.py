@@ -34,7 +34,7 @@ from .machine import blas_threads
 from .report import Limit, Row, at_least
 from .settings import Settings
 from .speaker import Speaker
-from .timing import Spread, Timing, interleaved, timed
+from .timing import Spread, Timing, timed
 
 _BLOCK: Final = 32  # values that share a scale
 _VALUES: Final = {8: QuantValue.Q8S, 4: QuantValue.Q4S}
@@ -71,6 +71,7 @@ _FORMS: Final = tuple(Form(bits, block) for bits in _VALUES for block in (0, _BL
 
 def measure(settings: Settings) -> Iterable[Row]:
     """A weight, alone and beside PyTorch, and a language model."""
+    settings.progress.expect(len(_FORMS) + 1)
     width = settings.size(4096, 64)
     weight = randn((width, width), seed=0, device="cpu:0")
     for form in _FORMS:
@@ -89,13 +90,12 @@ def _weight(settings: Settings, weight: Tensor, form: Form) -> Iterator[Row]:
     _fill(made, target)
     check_same_bits(f"quantize, {form.name}", target, dequantize(made).numpy())
     _check_nearest(source, target, form)
-    copying, quantizing, dequantizing, filling = interleaved(
+    copying, quantizing, dequantizing, filling = settings.interleaved(
         timed(lambda: np.copyto(target, source)),
         timed(lambda: quantize(weight, form.scheme)),
         timed(lambda: dequantize(made)),
         timed(lambda: _fill(made, target)),
-        rounds=settings.rounds(20),
-        warmup=settings.warmup,
+        rounds=20,
     )
     goal = at_least(0.2) if form == Form(8, _BLOCK) else None
     yield Row(what=f"copying, {form.name}", value=copying.rate(weight.nbytes / 1e9), unit="GB/s")
@@ -164,13 +164,9 @@ def _compared(settings: Settings, weight: Tensor, form: Form, process: Beside) -
         "dequantizing": (timed(lambda: dequantize(made)), "dequantize"),
         "dequantizing into memory that is there": (timed(lambda: _fill(made, target)), "fill"),
     }
+    settings.progress.expect(len(pairs))
     for what, (reading, do) in pairs.items():
-        mine, its = interleaved(
-            reading,
-            process.reading(do, high=high, block=block),
-            rounds=settings.rounds(10),
-            warmup=settings.warmup,
-        )
+        mine, its = settings.interleaved(reading, process.reading(do, high=high, block=block), rounds=10)
         bound = at_least(0.5) if (do, form) == ("quantize", Form(8, _BLOCK)) else None
         row = f"{what} beside eager PyTorch, {form.name}"
         yield _rate(row, mine, its, weight.nbytes, f"eager {process.version}", bound=bound)
@@ -260,7 +256,7 @@ def _speed(settings: Settings, speakers: dict[str, Speaker]) -> Iterator[Row]:
     short, long = (random.integers(20, n_tokens, count).tolist() for count in (32, settings.size(128, 8)))
     decoding = [speaker.decoding(short, tokens) for speaker in speakers.values()]
     prefilling = [speaker.prefilling(long) for speaker in speakers.values()]
-    timings = interleaved(*decoding, *prefilling, rounds=settings.rounds(5), warmup=1)
+    timings = settings.interleaved(*decoding, *prefilling, rounds=5, warmup=1)
     for what, count, of in (
         ("decoding", 1, timings[: len(speakers)]),
         (f"prefill of {len(long)} tokens", len(long), timings[len(speakers) :]),

@@ -5,6 +5,8 @@ in the folder that TMPDIR names. GB/s (1e9 bytes per second) and ratios of rates
 loading, 5 for saving. Loading maps the file, so it is measured twice: as it is, and with every byte used once
 afterwards, on both sides. The digest of a file is one SHA-256, which cannot be computed in parts; so where the disk is
 faster, saving is held to the hash. Memory is that of a process of its own, at its peak; pages of the mapped file count.
+Where this interpreter, or the one that --beside names, has torch and safetensors: against safetensors.torch and against
+PyTorch with mmap=True, each with a file of its own, in the same rounds; what they save is flushed to disk as ours is.
 """
 
 import hashlib
@@ -22,11 +24,12 @@ from engine import Device, Tensor
 from modules import Module, Param
 from records import ModuleRecord, RecordEntry, open_record
 
+from . import records_beside
 from .answers import check_same, check_same_bits
 from .apart import apart, own_bytes, peak_bytes
 from .report import Limit, Row, at_least, at_most
 from .settings import Settings
-from .timing import Spread, Timing, interleaved, timed
+from .timing import Spread, Timing, timed
 
 _PIECE = 8 * 2**20  # bytes that the plain write hands over at once, as ours does
 
@@ -131,6 +134,7 @@ def save_in_process(file: str, layers: str) -> dict[str, int]:
 
 def measure(settings: Settings) -> Iterable[Row]:
     """Opening, loading, saving, and the memory of both."""
+    settings.progress.expect(2)
     layers = shapes_of(settings.quick)
     with tempfile.TemporaryDirectory(prefix="layerloom-bench-") as folder:
         file = Path(folder) / "model.bpk"
@@ -138,6 +142,7 @@ def measure(settings: Settings) -> Iterable[Row]:
         record_of(arrays).save(file)
         yield from _loading(settings, file, layers, arrays)
         yield _loading_memory(file, layers)
+        yield from _beside(settings, file, layers, arrays)
         file.unlink()
         yield from _saving(settings, file, arrays)
         largest = max(array.nbytes for array in arrays.values())
@@ -163,15 +168,14 @@ def _loading(
         with open_record(file) as record:
             return used(entry.read("cpu:0").numpy() for entry in record.values())
 
-    opening, one_array, loading, one_array_used, entries_used, module_used = interleaved(
+    opening, one_array, loading, one_array_used, entries_used, module_used = settings.interleaved(
         timed(opened),
         timed(lambda: np.fromfile(file, np.uint8)),
         timed(lambda: model.load_file(file)),
         timed(lambda: used([np.fromfile(file, np.uint32, file.stat().st_size // 4)])),
         timed(read_entries),
         timed(lambda: used(array for _, array in values_of(model.load_file(file)))),
-        rounds=settings.rounds(10),
-        warmup=settings.warmup,
+        rounds=10,
     )
     nbytes = file.stat().st_size
     bound = at_least(0.8)
@@ -184,6 +188,23 @@ def _loading(
     yield _rate("loading into a Module, used once", module_used, one_array_used, nbytes, to, bound)
 
 
+def _beside(
+    settings: Settings, file: Path, layers: list[dict[str, tuple[int, ...]]], arrays: Mapping[str, NDArray[Any]]
+) -> Iterator[Row]:
+    """The same by safetensors and by PyTorch."""
+    model, record, target = Model(layers), record_of(arrays), file.with_name("saved.bpk")
+    ours = records_beside.Ours(
+        open=lambda: open_record(file).close(),
+        load=lambda: model.load_file(file),
+        use=lambda: used(array for _, array in values_of(model.load_file(file))),
+        save=lambda: record.save(target),
+        save_undigested=lambda: record.save(target, digest=False),
+        target=target,
+    )
+    yield from records_beside.rows(settings, file.parent, record, arrays, ours)
+    target.unlink(missing_ok=True)
+
+
 def _saving(settings: Settings, file: Path, arrays: Mapping[str, NDArray[Any]]) -> Iterator[Row]:
     record = record_of(arrays)
     nbytes = sum(array.nbytes for array in arrays.values())
@@ -192,12 +213,12 @@ def _saving(settings: Settings, file: Path, arrays: Mapping[str, NDArray[Any]]) 
     def without(target: Path) -> Callable[[], None]:
         return lambda: target.unlink(missing_ok=True)
 
-    writing, hashing, saving, undigested = interleaved(
+    writing, hashing, saving, undigested = settings.interleaved(
         timed(lambda: write_plainly(plain, arrays.values()), before=without(plain)),
         timed(lambda: hash_plainly(arrays.values())),
         timed(lambda: record.save(file), before=without(file)),
         timed(lambda: record.save(file, digest=False), before=without(file)),
-        rounds=settings.rounds(5),
+        rounds=5,
         warmup=1,
     )
     record.save(file)

@@ -68,12 +68,15 @@ def fastest(timings: Mapping[str, Timing]) -> str:
     return min(timings, key=lambda name: timings[name].spread().median)
 
 
-def interleaved(*readings: Reading, rounds: int, warmup: int) -> list[Timing]:
+def interleaved(
+    *readings: Reading, rounds: int, warmup: int, told: Callable[[int, int], object] = lambda done, of: None
+) -> list[Timing]:
     """What each reading gave in `rounds` rounds, after `warmup` rounds whose readings are forgotten.
 
     Args:
         rounds: how many, 1 or more.
         warmup: how many, 0 or more.
+        told: after each round, how many are done, and of how many.
     """
     taken: list[list[float]] = [[] for _ in readings]
     gc.collect()
@@ -83,6 +86,7 @@ def interleaved(*readings: Reading, rounds: int, warmup: int) -> list[Timing]:
             seconds = readings[which]()
             if number >= 0:
                 taken[which].append(seconds)
+        told(number + warmup + 1, warmup + rounds)
     return [Timing(tuple(seconds)) for seconds in taken]
 
 

@@ -30,7 +30,7 @@ from .forward import Mlp
 from .machine import blas_threads
 from .report import Row
 from .settings import Settings
-from .timing import Reading, Spread, interleaved, repeats, timed
+from .timing import Reading, Spread, repeats, timed
 
 _BLOCKS: Final = 4
 _ROWS: Final = 128
@@ -95,7 +95,9 @@ class Training:
 
 def measure(settings: Settings) -> Iterable[Row]:
     """Steps of three widths, recording, and memory."""
-    for width in settings.size((64, 512, 2048), (8, 16)):
+    widths = settings.size((64, 512, 2048), (8, 16))
+    settings.progress.expect(len(widths) + 1)
+    for width in widths:
         yield from _steps(settings, width)
     yield from _recording(settings)
     yield from _memory(settings)
@@ -108,12 +110,8 @@ def _steps(settings: Settings, width: int) -> Iterator[Row]:
     for one, other in zip(whole.values(), split.values(), strict=True):
         check_same_bits(f"train, {width} wide", one, other)
     steps = repeats(whole.reading(1), settings.least_seconds(_READING))
-    forward, unsplit, splitted = interleaved(
-        timed(whole.loss, repeat=steps),
-        whole.reading(steps),
-        split.reading(steps),
-        rounds=settings.rounds(20),
-        warmup=settings.warmup,
+    forward, unsplit, splitted = settings.interleaved(
+        timed(whole.loss, repeat=steps), whole.reading(steps), split.reading(steps), rounds=20
     )
     size = f"{width} wide"
     yield Row(what=f"forward alone, {size}", value=forward.spread(1e-3), unit="ms")
@@ -151,15 +149,11 @@ def _beside(settings: Settings, split: Training, size: str) -> Iterator[Row]:
 
 
 def _compared(settings: Settings, split: Training, size: str, what: str, process: Beside) -> Iterator[Row]:
+    settings.progress.expect(1)
     theirs = process.ask("losses", steps=4)["losses"]
     check_close(f"train, losses of PyTorch, {size}", _TOLERANCE, split.losses(4), theirs)
     steps = repeats(split.reading(1), settings.least_seconds(_READING))
-    ours, its = interleaved(
-        split.reading(steps),
-        process.reading("train", steps=steps, per=steps),
-        rounds=settings.rounds(20),
-        warmup=settings.warmup,
-    )
+    ours, its = settings.interleaved(split.reading(steps), process.reading("train", steps=steps, per=steps), rounds=20)
     yield Row(what=f"step by {process.version}, {size}", value=its.spread(1e-3), unit="ms")
     yield Row(what=what, value=ours.spread(1e-3), unit="ms", ratio=ours.over(its), to="eager PyTorch")
 
@@ -183,12 +177,8 @@ def _recording(settings: Settings) -> Iterator[Row]:
     record()
     gradient = leaf.grad(ends[0].backward(plain))
     check_same_bits("train, a chain", plain.numpy(), gradient.numpy() if gradient is not None else np.zeros(0))
-    unrecorded, recorded, pulled = interleaved(
-        timed(lambda: chained(plain)),
-        timed(record),
-        timed(lambda: ends[0].backward(plain), before=record),
-        rounds=settings.rounds(20),
-        warmup=settings.warmup,
+    unrecorded, recorded, pulled = settings.interleaved(
+        timed(lambda: chained(plain)), timed(record), timed(lambda: ends[0].backward(plain), before=record), rounds=20
     )
     each = 1e-6 * links
     yield Row(what="an operation, plain", value=unrecorded.spread(each), unit="µs")

@@ -3,7 +3,7 @@
 Such an environment is made with
 
     python3 -m venv beside
-    beside/bin/pip install torch numpy gguf
+    beside/bin/pip install torch numpy gguf safetensors
     beside/bin/pip install llama-cpp-python
     python -m bench generate --beside beside/bin/python
 

@@ -1,12 +1,13 @@
 """The measurements, pair by pair: which copies are compared, at what sizes, and the arithmetic of the rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Final, NamedTuple
 
 from bench.answers import check_same
 from bench.report import Row, at_least
 from bench.settings import Settings
-from bench.timing import Timing, interleaved
+from bench.timing import Timing
 from engine import Device
 
 from . import nvbandwidth, plots, pytorch
@@ -64,21 +65,26 @@ def _sizes(settings: Settings) -> Sequence[int]:
 def between(settings: Settings, devices: Sequence[Device], sizes: Sequence[int]) -> Iterator[Row]:
     """The rows of every ordered pair of devices; of the first size the latency too."""
     bare = Bare()
-    for at, source in enumerate(devices):
-        for of, destination in enumerate(devices):
-            if source == destination:
-                continue
-            for way in WAYS if at < of else WAYS[:1]:
-                for layout in LAYOUTS:
-                    for nbytes in sizes:
-                        case = Case(source, destination, layout, way, nbytes)
-                        yield from _measured(settings, bare, case, is_smallest=nbytes == sizes[0])
+    cases = list(_cases(devices, sizes))
+    settings.progress.expect(len(cases))
+    for case in cases:
+        yield from _measured(settings, bare, case, is_smallest=case.nbytes == sizes[0])
+
+
+def _cases(devices: Sequence[Device], sizes: Sequence[int]) -> Iterator[Case]:
+    """Every ordered pair one way, and every pair both ways."""
+    for (at, source), (of, destination) in permutations(enumerate(devices), 2):
+        for way in WAYS if at < of else WAYS[:1]:
+            for layout in LAYOUTS:
+                for nbytes in sizes:
+                    yield Case(source, destination, layout, way, nbytes)
 
 
 def _measured(settings: Settings, bare: Bare, case: Case, *, is_smallest: bool) -> Iterator[Row]:
     free = min(device.memory().free for device in case[:2])
     if free < _NEEDED * case.nbytes:
         why = f"not measured: {_NEEDED} times its size must be free on each device"
+        settings.progress.part(1, 1)
         yield Row(what=case.point("all routes").what, value=None, unit="GB/s", note=why)
         return
     copies = _copies(case, bare)
@@ -90,7 +96,7 @@ def _measured(settings: Settings, bare: Bare, case: Case, *, is_smallest: bool) 
             check_same(f"copies, {case.point(route).what}", copy.arrived() == sent, True)
         repeat = repeats_of(several, case.nbytes, settings.least_seconds(_READING), _ON_THE_WAY)
         readings.append(reading(several, repeat))
-    timings = interleaved(*readings, rounds=settings.rounds(10), warmup=settings.warmup)
+    timings = settings.interleaved(*readings, rounds=10)
     yield from rows_of(case, dict(zip(copies, timings, strict=True)), is_smallest=is_smallest)
 
 

@@ -39,7 +39,14 @@ def rows(measured: Sequence[Row]) -> Iterator[Row]:
         what = f"{source} → {destination}"
         yield Row(what=f"{what}, nvbandwidth, 512 MiB", value=Spread(figure, figure, figure), unit="GB/s")
         ratio = row.value.scaled(1 / figure)
-        yield Row(what=f"{row.what}, beside it", value=row.value, unit="GB/s", ratio=ratio, to="nvbandwidth")
+        yield Row(
+            what=f"{row.what}, beside nvbandwidth",
+            value=row.value,
+            unit="GB/s",
+            ratio=ratio,
+            to="nvbandwidth",
+            tags={**(row.tags or {}), "measured": "beside"},
+        )
 
 
 def _output(program: str) -> str:

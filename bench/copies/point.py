@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from bench.report import Row
 
 Layout: TypeAlias = Literal["contiguous", "strided"]
+Measured: TypeAlias = Literal["bandwidth", "latency", "beside"]
 Way: TypeAlias = Literal["one way", "both ways"]
 
 LAYOUTS: Final[Sequence[Layout]] = ("contiguous", "strided")
@@ -48,12 +49,12 @@ class Point:
         arrow = "→" if self.way == "one way" else "↔"
         return f"{self.source} {arrow} {self.destination}, {self.route}, {self.layout}, {size_text(self.nbytes)}"
 
-    def tags(self, measured: Literal["bandwidth", "latency"]) -> Mapping[str, Any]:
+    def tags(self, measured: Measured) -> Mapping[str, Any]:
         """The same as JSON holds it, with what its row's value is."""
         return {**asdict(self), "measured": measured}
 
     @classmethod
-    def of(cls, row: Row, measured: Literal["bandwidth", "latency"]) -> Self | None:
+    def of(cls, row: Row, measured: Measured) -> Self | None:
         """What a row is about; None where that is something else, or was not measured."""
         tags = dict(row.tags or {})
         if row.value is None or tags.pop("measured", None) != measured:

@@ -1,18 +1,19 @@
 """The figures as matrices, a row for each source and a column for each destination, as `nvbandwidth` prints them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from bench.report import Row, Table, number_text
+from bench.report import COLUMNS, Row, Table, number_text
+from bench.report import cells as cells_of_row
 
-from .point import LAYOUTS, WAYS, Point, size_text
+from .point import LAYOUTS, WAYS, Measured, Point, size_text
 
 Cells: TypeAlias = Mapping[tuple[str, str], float]
 
 
 def tables(rows: Sequence[Row]) -> Sequence[Table]:
-    """A matrix for each route, layout and direction at the largest size, then one of latencies for each route."""
-    return [*_bandwidths(rows), *_latencies(rows)]
+    """A matrix for each route, layout and direction at the largest size, latencies for each route, and others'."""
+    return [*_bandwidths(rows), *_latencies(rows), *_beside(rows)]
 
 
 def _bandwidths(rows: Sequence[Row]) -> Iterator[Table]:
@@ -37,11 +38,20 @@ def _latencies(rows: Sequence[Row]) -> Iterator[Table]:
         yield _table(title, found, matrix(chosen))
 
 
+def _beside(rows: Sequence[Row]) -> Iterator[Table]:
+    """Our figures of the largest size, and the ratio to those that somebody else has of the same copy."""
+    found = [(row, point) for row in rows if (point := Point.of(row, "beside")) is not None]
+    largest = {row.to: max(point.nbytes for other, point in found if other.to == row.to) for row, _ in found}
+    lines = [cells_of_row(row) for row, point in found if point.nbytes == largest[row.to]]
+    if lines:
+        yield Table("ours beside others'", COLUMNS[:4], [line[:4] for line in lines])
+
+
 def _kind(point: Point) -> tuple[str, str, str]:
     return point.route, point.layout, point.way
 
 
-def points(rows: Sequence[Row], measured: Literal["bandwidth", "latency"]) -> list[tuple[Point, float]]:
+def points(rows: Sequence[Row], measured: Measured) -> list[tuple[Point, float]]:
     """What was measured of that kind, with the median."""
     found = ((Point.of(row, measured), row.value) for row in rows)
     return [(point, value.median) for point, value in found if point is not None and value is not None]

@@ -10,14 +10,19 @@ from typing import Final
 from bench import machine
 from bench.copies.measuring import between
 from bench.copies.point import Point
+from bench.progress import Progress
 from bench.report import Result, Row, Table, document, print_machine, print_tables, spread_text, trouble_writing
 from bench.settings import Settings
 from engine import Device, DeviceError
 
-from . import computing, copying, splitting
+from . import computing, copying, elsewhere, ordering, splitting, statuses
 from .check import Bench, Check, Found, need, run
 
-CHECKS: Final[Sequence[Check]] = (*computing.CHECKS, *copying.CHECKS, *splitting.CHECKS)
+CHECKS: Final[Sequence[Check]] = (
+    *(*computing.CHECKS, *statuses.CHECKS, *copying.CHECKS, *ordering.CHECKS),
+    *splitting.CHECKS,
+)
+LAST: Final[Sequence[Check]] = (*elsewhere.CHECKS, *ordering.LAST)
 _SIZES: Final = (1 << 10, 1 << 20, 1 << 26, 1 << 28)
 _QUICK_SIZES: Final = (1 << 10, 1 << 12)
 _COLUMNS: Final = ("check", "outcome", "", "took")
@@ -41,7 +46,7 @@ def _gpus() -> list[Device]:
 def _measuring(rows: list[Row]) -> Check:
     """The benchmark of copies as a check, which leaves its rows."""
 
-    def measured(bench: Bench) -> str:
+    def copies(bench: Bench) -> str:
         """The benchmark of copies, at a few sizes: what arrives is compared, and bounds are kept."""
         settings, sizes = Settings(quick=bench.quick), _QUICK_SIZES if bench.quick else _SIZES
         rows.extend(between(settings, [Device("cpu:0"), *bench.gpus[:2]], sizes))
@@ -52,7 +57,7 @@ def _measuring(rows: list[Row]) -> Check:
         need(bench.quick or not slow, "; ".join(slow))
         return "; ".join(f"{row.what} {spread_text(row.value, row.unit)}" for row in large if row.value is not None)
 
-    return measured
+    return copies
 
 
 def _is_headline(point: Point, sizes: Sequence[int]) -> bool:
@@ -61,8 +66,14 @@ def _is_headline(point: Point, sizes: Sequence[int]) -> bool:
     return kind == ("contiguous", "one way", sizes[-1]) and point.route in ("upload", "download", "peer", "staged")
 
 
+def _all() -> list[str]:
+    """The names of all checks."""
+    return [check.__name__ for check in (*CHECKS, _measuring([]), *LAST)]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_check", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="CHECK", help=f"{', '.join(_all())}; all of them without a name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, checks and figures there too")
     parser.add_argument("--markdown", action="store_true", help="print tables as text for a README")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that the script works, checks little")
@@ -84,6 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     gpus: list[Device] = []
+    wrong = [name for name in given.names if name not in _all()]
+    if wrong:
+        print(
+            f"python -m bench.gpu_check: there is no check {wrong[0]!r}; there are {', '.join(_all())}", file=sys.stderr
+        )
+        return 2
     try:
         gpus = _gpus()
         trouble = None if given.json is None else trouble_writing(given.json)
@@ -96,9 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_machine(described)
     rows: list[Row] = []
     found: list[Found] = []
-    for one in run([*CHECKS, _measuring(rows)], Bench(gpus, given.quick)):
-        print(f"{one.outcome}: {one.name}", file=sys.stderr)
-        found.append(one)
+    checks = [check for check in (*CHECKS, _measuring(rows), *LAST) if check.__name__ in (given.names or _all())]
+    with Progress("checks") as progress:
+        progress.expect(len(checks))
+        for one in run(checks, Bench(gpus, given.quick)):
+            print(f"{one.outcome}: {one.name}", file=sys.stderr)
+            progress.part(1, 1)
+            found.append(one)
     _print(found, markdown=given.markdown)
     if given.json is not None:
         result = Result(name="copies", question="", rows=rows, quick=given.quick, others=None)

@@ -1,5 +1,6 @@
 """What a check is, and running them: one that fails or cannot run does not keep the others from running."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -83,7 +84,9 @@ def run(checks: Iterable[Check], bench: Bench) -> Iterator[Found]:
         start = perf_counter()
         outcome: Outcome = "ok"
         try:
-            detail = check(bench)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="The device where the array resides")  # CuPy reads it remotely
+                detail = check(bench)
             for gpu in bench.gpus:
                 gpu.synchronize()
         except NotRunError as why:

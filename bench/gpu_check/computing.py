@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from bench.operations import CASES, TAKEN, Case
+from bench.report import spread_text
+from bench.settings import Settings
+from bench.timing import timed
 from engine import Device, DeviceError, Tensor, ops, zeros
 
 from .check import Bench, need
@@ -19,9 +22,14 @@ def libraries(bench: Bench) -> str:
     x = Tensor.from_numpy(np.eye(32, dtype=np.float32), bench.gpu)
     need(float(ops.sum(ops.matmul(x + x, x))) == 64, "the trace of 2 I I is not 64")
     described, memory = bench.gpu.backend.describe(bench.gpu.index), bench.gpu.memory()
+    runtime = bench.gpu.xp.cuda.runtime
+    versions = (
+        f"{version // 1000}.{version % 1000 // 10}"
+        for version in (runtime.runtimeGetVersion(), runtime.driverGetVersion())
+    )
     return (
         f"{described.name}, compute capability {described.capability}, {memory.free / 2**30:.1f} GiB free of "
-        f"{memory.total / 2**30:.1f}"
+        f"{memory.total / 2**30:.1f}; CuPy {bench.gpu.xp.__version__}, CUDA {', driver for CUDA '.join(versions)}"
     )
 
 
@@ -100,12 +108,14 @@ def threads(bench: Bench) -> str:
 
 
 def errors(bench: Bench) -> str:
-    """A GPU that is not there, and more memory than there is, are errors that say so; the device works on."""
-    x = Tensor.from_numpy(np.ones(8, np.float32), bench.gpu)
+    """A GPU that is not there, too little memory, operands of two devices: errors say so, and the device works on."""
+    x = Tensor.from_numpy(np.ones((8, 8), np.float32), bench.gpu)
     more = bench.gpu.memory().total + 1
+    others = [x.to_device(place) for place in (Device("cpu:0"), *bench.gpus[1:2])]
     for use, words in (
         (lambda: x.to_device("cuda:99"), "does not exist"),
         (lambda: zeros((more,), dtype="uint8", device=bench.gpu), "out of memory"),
+        *((lambda other=other: ops.matmul(x, other), f"{other.device}") for other in others),
     ):
         try:
             use()
@@ -113,8 +123,30 @@ def errors(bench: Bench) -> str:
             need(words in str(error), f"'{words}' is not in: {error}")
         else:
             need(False, f"no error that says '{words}'")
-    need(float(ops.sum(x)) == 8, "afterwards a sum is wrong")
+    need(float(ops.sum(x)) == 64, "afterwards a sum is wrong")
     return ""
 
 
-CHECKS = (libraries, operations, float32_products, repeatability, threads, errors)
+def speed(bench: Bench) -> str:
+    """An addition by the engine and by CuPy alone, and a copy within the GPU: times to read, none is asserted."""
+    gpu, nbytes = bench.gpu, 1 << (12 if bench.quick else 28)
+    x, large = zeros((8,), device=gpu), zeros((nbytes,), dtype="uint8", device=gpu)
+    array, add = x._data, gpu.xp.add
+    settings = Settings(quick=bench.quick)
+
+    def bare() -> None:
+        with gpu:
+            add(array, array)
+
+    def within() -> None:
+        gpu.backend.copy_between([large._data], gpu.index, gpu.index, "peer")
+
+    readings = [timed(call, devices=[gpu], repeat=100) for call in (lambda: x + x, bare)]
+    engine, cupy, copying = settings.interleaved(*readings, timed(within, devices=[gpu], repeat=4), rounds=10)
+    return (
+        f"{spread_text(engine.spread(1e-6), 'µs')} and {spread_text(cupy.spread(1e-6), 'µs')}; "
+        f"{spread_text(copying.rate(2 * nbytes / 1e9), 'GB/s')}, read and written"
+    )
+
+
+CHECKS = (libraries, operations, float32_products, repeatability, threads, errors, speed)

@@ -1,14 +1,15 @@
-"""Copies: every bit arrives, by every route, in the right order; and the order is needed."""
+"""Copies: every bit arrives, by every route, and no memory stays in use."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from engine import Device, Tensor, transfer
 from engine.dtype import DTYPES
 
-from .check import Bench, NotRunError, need
+from .check import Bench, need
+from .ordering import keep_busy
 
 _SIZES: Final = (1, 511, 4097, (1 << 20) + 3, (1 << 26) + 1)
 _QUICK_SIZES: Final = (1, 511, 4097)
@@ -30,9 +31,10 @@ def host_copies(bench: Bench) -> str:
 
 
 def peer_call(bench: Bench) -> str:
-    """The recipe of two GPUs with one GPU twice: the peer call and its arguments."""
+    """The recipe of two GPUs with one GPU twice: the peer call and its arguments, for every size and layout."""
     for nbytes in _QUICK_SIZES if bench.quick else _SIZES:
         _copied_right(bench.gpu, bench.gpu, nbytes, "peer")
+    _layouts_right(bench.gpu, bench.gpu, "peer")
     return f"{bench.gpu} to itself"
 
 
@@ -44,6 +46,8 @@ def two_gpus(bench: Bench) -> str:
         for nbytes in _QUICK_SIZES if bench.quick else _SIZES:
             taken.add(_copied_right(source, destination, nbytes, None))
             _copied_right(source, destination, nbytes, "staged")
+        for route in (None, "staged"):
+            _layouts_right(source, destination, route)
     return f"{first} and {second} go by {', '.join(sorted(taken))}"
 
 
@@ -58,85 +62,34 @@ def _copied_right(source: Device, destination: Device, nbytes: int, route: Any) 
     return taken
 
 
-def streams_in_order(bench: Bench) -> str:
-    """Two streams, one of them busy: with the recipe's waits, copies and what their memory held before are right."""
-    for busy in (0, 1):
-        need(_two_streams(bench, busy), "the copy is wrong" if busy == 0 else "what the memory held before is wrong")
-    return ""
+def _layouts_right(source: Device, destination: Device, route: Any) -> None:
+    """Whether arrays arrive that are transposed, stepped, of rank 0, empty, or begin at an odd address."""
+    cube = Tensor.from_numpy(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), source)
+    sent = [cube, cube.T, cube[:, ::2], cube[1, 1, 1], cube[:0], cube.reshape(24)[1:]]
+    backend = source.backend
+    made, taken = backend.copy_between([x._data for x in sent], source.index, destination.index, route)
+    for x, copy in zip(sent, backend.download(made, destination.index), strict=True):
+        same = (copy.shape, copy.tobytes()) == (x.shape, x.tobytes())
+        need(same, f"{x.shape} from {source} to {destination} ({taken}) is wrong")
 
 
-def streams_out_of_order(bench: Bench) -> str:
-    """The same with each wait left out in turn is wrong, so the check before can fail."""
-    if bench.quick:
-        raise NotRunError("a quick run keeps no stream busy")
-    need(not _two_streams(bench, 0, waits_for_copy=False), "without the wait for the copy it was right all the same")
-    need(
-        not _two_streams(bench, 1, waits_for_memory=False), "without the wait for its memory it was right all the same"
-    )
-    return ""
-
-
-def _two_streams(
-    bench: Bench, busy: Literal[0, 1], *, waits_for_copy: bool = True, waits_for_memory: bool = True
-) -> bool:
-    """Whether a copy from a stream to another, and a kernel that read its memory before, give what they must.
-
-    Args:
-        busy: the stream that has work for a while before: the one that produces, 0, or that consumes, 1.
-    """
-    gpu, count = bench.gpu, 10_000
-    with gpu as device:
-        xp = device.xp
-        producing, consuming = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
-        with producing:
-            numbers, sent = xp.arange(count, dtype="float32"), xp.zeros(count, "float32")
-        with consuming:
-            former, before, after = (xp.ones(count, "float32") for _ in range(3))
-        work = [_work(bench, stream) for stream in (producing, consuming)]
-        device.synchronize()  # from here on nothing is allocated that was not there, which could wait for the GPU
-
-        work[busy]()
-        with consuming:
-            xp.add(former, xp.float32(1), out=before)
-            del former
-            made = xp.empty(count, "float32")
-            vacant = xp.cuda.Event(disable_timing=True)
-            vacant.record(consuming)
-        with producing:
-            xp.add(numbers, xp.float32(1), out=sent)
-            if waits_for_memory:
-                producing.wait_event(vacant)
-            address = made.data.ptr, gpu.index, sent.data.ptr, gpu.index
-            xp.cuda.runtime.memcpyPeerAsync(*address, sent.nbytes, producing.ptr)
-            done = xp.cuda.Event(disable_timing=True)
-            done.record(producing)
-        with consuming:
-            if waits_for_copy:
-                consuming.wait_event(done)
-            xp.multiply(made, xp.float32(2), out=after)
-            found = [array.get(stream=consuming) for array in (before, after)]
-        device.synchronize()  # memory goes back to the pool, whatever still uses it
-    expected = [np.full(count, 2, np.float32), 2 * (np.arange(count, dtype=np.float32) + 1)]
-    return all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
-
-
-def _work(bench: Bench, stream: Any) -> Callable[[], None]:
-    """Some 100 ms of work for a stream, in memory that is there already; done once."""
-    xp, extent, rounds = bench.gpu.xp, *((16, 1) if bench.quick else (4096, 40))
-    with stream:
-        x, product = (xp.ones((extent, extent), "float32") for _ in range(2))
-
-    def work(times: int = rounds) -> None:
-        with stream:
-            for _ in range(times):
-                xp.matmul(x, x, out=product)
-
-    work(1)
-    return work
+def random_copies(bench: Bench) -> str:
+    """Thousands of copies of random sizes at random places, the GPUs busy: every bit arrives."""
+    random, places = np.random.default_rng(0), [*bench.gpus[:2], Device("cpu:0")]
+    kept = [random.integers(256, size=int(size), dtype=np.uint8) for size in 2 ** random.uniform(0, 18, 16)]
+    held = [Tensor.from_numpy(array, bench.gpu) for array in kept]
+    copies = 50 if bench.quick else 10_000
+    for gpu in bench.gpus[:2]:
+        keep_busy(bench, gpu)()
+    for which, place in zip(random.integers(16, size=copies), random.integers(len(places), size=copies), strict=True):
+        held[which] = held[which].to_device(places[place])
+    for array, x in zip(kept, held, strict=True):
+        need(x.tobytes() == array.tobytes(), f"{array.nbytes} bytes are wrong")
+    return f"{copies:,} copies among {', '.join(map(str, places))}"
 
 
 def no_leaks(bench: Bench) -> str:
-    """A thousand copies leave no memory in use."""
+    """A thousand copies leave no memory in use, and the pool gives all of it back."""
     x = Tensor.from_numpy(np.ones(1000, np.float32), bench.gpu)
     places: Sequence[Any] = ["cpu:0", *(gpu for gpu in bench.gpus[1:2])]
 
@@ -152,6 +105,10 @@ def no_leaks(bench: Bench) -> str:
     rounds(10 if bench.quick else 1000)
     after = _in_use(bench)
     need(after == before, f"{before} bytes were in use before, {after} after")
+    for gpu in bench.gpus:
+        with gpu as device:
+            device.xp.get_default_memory_pool().free_all_blocks()
+    need(x.to_device(places[-1]).tobytes() == x.tobytes(), "after memory was given back a copy is wrong")
     return ""
 
 
@@ -163,4 +120,4 @@ def _in_use(bench: Bench) -> list[int]:
     return found
 
 
-CHECKS = (host_copies, peer_call, streams_in_order, streams_out_of_order, no_leaks, two_gpus)
+CHECKS = (host_copies, peer_call, random_copies, no_leaks, two_gpus)

@@ -14,7 +14,7 @@ from bench.train import Training
 from engine import Device, Seed, Tensor, randn, transfer
 from examples.errors import UsageError
 from examples.packages import carried_file
-from modules.parallel import DistributedLayeredModel, LayerPlacement
+from modules.parallel import DistributedLayeredModel, LayerPlacement, LayerStage
 
 from .check import Bench, NotRunError, need
 
@@ -69,12 +69,15 @@ def _values(model: DistributedLayeredModel[Mlp]) -> list[tuple[str, Tensor]]:
 
 
 def split_on_gpus(bench: Bench) -> str:
-    """A model split over two GPUs gives the bits of the whole one on one."""
+    """A model split over two GPUs, at every place, gives the bits of the whole one on one; so do its gradients."""
     first, second = bench.two
     width = 16 if bench.quick else 256
     x = randn((8, width), seed=1, device=first)
     expected = _model([first], width)(x).tobytes()
-    need(_model([first, second], width)(x).tobytes() == expected, "the bits differ")
+    for cut in range(_BLOCKS + 1):
+        placement = LayerPlacement.from_stages([LayerStage(first, cut), LayerStage(second, _BLOCKS - cut)])
+        split = DistributedLayeredModel(Mlp(width, placement, Seed(0)), placement)
+        need(split(x).tobytes() == expected, f"cut behind {cut} blocks, the bits differ")
     steps = [Training(width, 8, devices).losses(3) for devices in ([str(first)], [str(first), str(second)])]
     need(steps[0] == steps[1], f"the losses of three steps differ: {steps}")
     return ""
@@ -90,14 +93,14 @@ def training(bench: Bench) -> str:
 
 
 def language_model(bench: Bench) -> str:
-    """A language model over cuda:0 and cpu:0, and on cuda:0 alone, says what it says on the CPU."""
+    """A language model over cuda:0 and cpu:0, on cuda:0 alone, and over two GPUs, says what it says on the CPU."""
     with tempfile.TemporaryDirectory(prefix="layerloom-bench-") as folder:
         file, name = _file(bench, Path(folder))
         tokens = 4 if bench.quick else 16
         on_cpu = Speaker(file, ["cpu:0"])
         prompt = np.random.default_rng(0).integers(20, on_cpu.config.n_tokens, 16).tolist()
         expected = on_cpu.following(prompt, tokens)
-        for devices in ([str(bench.gpu), "cpu:0"], [str(bench.gpu)]):
+        for devices in ([str(bench.gpu), "cpu:0"], [str(bench.gpu)], [str(gpu) for gpu in bench.gpus[:2]]):
             found = Speaker(file, devices).following(prompt, tokens)
             difference = float(np.abs(np.subtract(found["logits"], expected["logits"])).max())
             need(difference < _LOGITS, f"on {', '.join(devices)} the logits differ by {difference:.2g}")

@@ -109,7 +109,9 @@ def test_threads_without_the_package_say_what_to_install(
     assert asked == []
 
 
-def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]]) -> None:
+def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn here, so matplotlib, which --plots asks for, need not be installed."""
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: object())
     python = Path(sys.executable)
     command.main(["first", "--quick", "--beside", str(python)])
     command.main(["first"])

@@ -297,6 +297,9 @@ def test_nvbandwidth_stands_beside_our_bare_copy_of_the_largest_size(monkeypatch
     assert (theirs.what, theirs.value) == ("cuda:0 → cuda:1, nvbandwidth, 512 MiB", (380, 380, 380))
     assert ours.ratio is not None
     assert (ours.ratio.median, ours.to) == (0.5, "nvbandwidth")
+    (table,) = tables([theirs, ours, host, up])
+    assert [line[0] for line in table.rows] == [ours.what, up.what]
+    assert [line[2:] for line in table.rows] == [("0.5 (0 … 0.261)", "nvbandwidth"), ("1.2 (0 … 1.98)", "nvbandwidth")]
     assert host.value == (50, 50, 50)
     assert up.ratio is not None
     assert up.ratio.median == 1.2
@@ -331,11 +334,24 @@ def test_copies_by_pytorch_are_bytes_by_seconds_and_cpu_devices_are_one(monkeypa
     monkeypatch.setattr(pytorch, "Beside", lambda *given: process)
     monkeypatch.setattr("bench.beside.client._REST", 0.0)
     settings = Settings(quick=True, beside=Path(sys.executable))
-    rows = list(pytorch.rows(settings, [CPU0, CPU1, GPU0], [MIB]))
-    assert [row.what.split(", ")[0] for row in rows] == ["cpu:0 → cpu:1", "cpu:0 → cuda:0", "cuda:0 → cpu:0"]
-    for row in rows:
+    with installed(Machine(1)):
+        rows = list(pytorch.rows(settings, [CPU0, CPU1, GPU0], [1024, MIB]))
+    theirs, ours = rows[2::4], rows[3::4]
+    assert [row.what.split(", ")[0] for row in theirs] == ["cpu:0 → cpu:1", "cpu:0 → cuda:0", "cuda:0 → cpu:0"]
+    for row in theirs:
         assert row.value == pytest.approx((524.288, 524.288, 524.288))
         assert row.note == "by torch of a test"
+    assert [row.what for row in ours] == [
+        f"{pair}, contiguous, 1 MiB, beside PyTorch"
+        for pair in ("cpu:0 → cpu:1, host", "cpu:0 → cuda:0, upload", "cuda:0 → cpu:0, download")
+    ]
+    for row in ours:
+        assert row.value is not None
+        assert row.ratio == pytest.approx([rate / 524.288 for rate in row.value])
+        assert row.to == "PyTorch"
+    beside = tables(rows)[-1]
+    assert [line[0] for line in beside.rows] == [row.what for row in ours]
+    assert settings.progress.done == settings.progress.steps == 6
     assert {(request["source"], request["destination"]) for request in process.asked} == {
         ("cpu", "cpu"), ("cpu", "cuda:0"), ("cuda:0", "cpu"),
     }  # fmt: skip

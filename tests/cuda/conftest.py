@@ -8,6 +8,18 @@ import pytest
 from tests.fake_cupy import Machine, installed
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fake: the whole law suite over a fake CuPy, left out unless -m names it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The whole suite, which takes minutes, only if -m names it."""
+    left_out = [item for item in items if item.get_closest_marker("fake") and "fake" not in config.option.markexpr]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     """Four GPUs that can all reach each other, in the place of CuPy."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine import Device, DeviceError, Seed, Tensor, ops, tensor, transfer, zeros
-from modules import Module
+from modules import Adam, Module
 from modules.nn import Linear
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
 from tests.fake_cupy import Machine, installed
@@ -74,3 +74,57 @@ def test_a_layer_that_is_built_where_there_is_no_memory_is_named_with_the_bytes_
             model(tensor([[1.0, 2.0, 3.0, 4.0]], device="cuda:0"))
         assert any("hidden layer" in note and "on cuda:1" in note for note in caught.value.__notes__)
         assert held.nbytes == 21 << 10
+
+
+@pytest.mark.parametrize(
+    ("use", "place"),
+    [
+        (lambda model, cpu: model.load_record(cpu.into_record()), "at blocks."),
+        (lambda model, cpu: [entry.host() for entry in model.into_record().values()], "at blocks."),
+        (lambda model, cpu: cpu.load_record(cpu.into_record()).fork("cuda:1"), "at stem.weight"),
+        (lambda model, cpu: cpu.load_record(cpu.into_record()).to_device("cuda:1"), "at stem.weight"),
+    ],
+    ids=["load", "into_record", "fork", "to_device"],
+)
+def test_a_parameter_for_which_there_is_no_memory_is_named_with_the_bytes_asked_for(use: Any, place: str) -> None:
+    """Wherever its value is made or put: in which layer it is, the device, and how much it takes."""
+    placement = LayerPlacement.even(["cuda:0", "cuda:1"], 6)
+    with installed(Machine(memory=24 << 10, peers=())):
+        model = DistributedLayeredModel(Mlp(placement, Seed(0)), placement)
+        on_cpu = Mlp(LayerPlacement.even(["cpu:0"], 6), Seed(0))
+        held = zeros((24 << 10,), dtype="uint8", device="cuda:1")
+        with pytest.raises(DeviceError, match=r"cuda:1 is out of memory .* allocating [\d,]+ bytes") as caught:
+            use(model, on_cpu)
+        assert any(note.startswith(place) for note in caught.value.__notes__)
+        assert held.nbytes == 24 << 10
+
+
+@pytest.mark.parametrize("peers", [None, ()], ids=["peers", "no peers"])
+def test_no_host_waits_in_a_forward_over_gpus(peers: Any) -> None:
+    """Between its input and its output all is queued: what the host knows to be done is what it knew before."""
+    placement = LayerPlacement.even(["cuda:0", "cuda:1", "cuda:2", "cuda:3"], 6)
+    with installed(Machine(peers=peers)) as machine:
+        model = DistributedLayeredModel(Mlp(placement, Seed(0)), placement)
+        x = tensor([[1.0, 2.0, 3.0, 4.0]], device="cuda:0")
+        first = model(x).tobytes()  # makes the parameters, and sees whether the GPUs reach each other
+        known = dict(machine.host)
+        result = model(x)
+        assert machine.host == known
+        assert result.tobytes() == first
+        assert machine.host != known
+
+
+@pytest.mark.parametrize("peers", [None, ()], ids=["peers", "no peers"])
+def test_no_host_waits_in_a_step_of_training_over_gpus(peers: Any) -> None:
+    """Nor between the loss and the gradients, nor in the optimizer."""
+    placement = LayerPlacement.even(["cuda:0+autodiff", "cuda:1+autodiff"], 6)
+    with installed(Machine(peers=peers)) as machine:
+        model, optimizer = DistributedLayeredModel(Mlp(placement, Seed(0)), placement), Adam(0.1)
+        x = tensor([[1.0, 2.0, 3.0, 4.0]], device="cuda:0")
+        target = tensor([[1.0, 0.0, 0.0]], device="cuda:1")
+        for number in range(2):
+            known = dict(machine.host)
+            gradients = ops.mse(model(x), target).backward()
+            model = optimizer.step(model, gradients)
+            assert number == 0 or machine.host == known
+        assert model(x).tobytes() != bytes(12)

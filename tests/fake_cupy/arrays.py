@@ -24,6 +24,9 @@ NO_BFLOAT16: Final = frozenset({"where", "logical_not", "logical_xor"})  # CuPy 
 VIEWS: Final = frozenset(
     "getitem transpose swapaxes moveaxis reshape ravel squeeze expand_dims view as_strided broadcast_to".split()  # noqa: SIM905
 )
+ROUNDED: Final = frozenset(
+    "cumsum divide exp log matmul mean reciprocal sqrt sum tanh".split()  # noqa: SIM905
+)  # a GPU may round these otherwise than a CPU: other functions, other orders of sums
 USED: Final[set[tuple[str, str, str]]] = set()  # of each call: the kernel's name, its arrays' dtypes, its keywords
 _KINDS: Final = frozenset("biufc")
 
@@ -301,6 +304,8 @@ def kernel(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError("matmul of bfloat16 has no kernel for more than two dimensions")
         with np.errstate(all="ignore"):
             result = function(*plain, **named)
+        if current().inexact and name in ROUNDED and not outs and np.dtype(result.dtype).kind == "f":
+            result = np.nextafter(result, np.asarray(np.inf, result.dtype))
         if name == "matmul" and {operand.dtype for operand in operands} == {BFLOAT16}:
             result = result.astype(BFLOAT16)  # NumPy gives float32
         if name in VIEWS and isinstance(result, np.ndarray) and not result.size:

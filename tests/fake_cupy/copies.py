@@ -106,6 +106,12 @@ class Runtime:
             raise CUDARuntimeError(101)
         return {"name": f"Fake GPU {device}".encode()}
 
+    def driverGetVersion(self) -> int:
+        return 0 if self._machine.driver else 13020
+
+    def runtimeGetVersion(self) -> int:
+        return 12080
+
     def memGetInfo(self) -> tuple[int, int]:
         memory = self._machine.memories[self._machine.device]
         return memory.capacity - memory.total, memory.capacity

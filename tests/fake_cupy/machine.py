@@ -68,6 +68,7 @@ class Machine:
         per_thread: whether the default stream is the thread's own.
         remote: what a kernel does with an operand of another device: ``"fault"``, or what CuPy does
             (a warning, a ``ValueError``, or for products status 700).
+        inexact: whether what kernels round differs in the last bit from what NumPy gives.
     """
 
     def __init__(
@@ -80,12 +81,13 @@ class Machine:
         driver: int = 0,
         per_thread: bool = False,
         remote: Literal["fault", "cupy"] = "fault",
+        inexact: bool = False,
     ) -> None:
         pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
         self.devices: Final = devices
         self.peers: Final = frozenset(pairs if peers is None else peers)
         self.dropping: Final = frozenset(dropping)
-        self.driver, self.per_thread, self.remote = driver, per_thread, remote
+        self.driver, self.per_thread, self.remote, self.inexact = driver, per_thread, remote, inexact
         self.sticky = 0
         self.capability = "90"
         self.refuses: dict[str, int] = {}  # name of a runtime call -> the status it fails with
