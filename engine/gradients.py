@@ -25,7 +25,8 @@ class Gradients:
 
     ``len`` is the number of leaves. Iteration gives the gradients, plain
     tensors on their leaves' devices, in the order in which the leaves were
-    made. ``+`` adds those of two passes, as of micro-batches.
+    made. ``+`` adds those of two passes, and `map` scales them: the mean over
+    two micro-batches is ``(one + other).map(lambda gradient: gradient * 0.5)``.
     """
 
     __slots__ = ("_by_leaf",)
@@ -73,10 +74,14 @@ def backward(tensor: Operand, cotangent: Operand | None) -> Gradients:
     """The gradients of a tensor's leaves; see `Tensor.backward`."""
     node = tensor._node
     if node is None:
-        why = "is not tracked" if tensor._device.is_autodiff else "is on a device without autodiff"
-        raise AutodiffError(
-            f"backward: the tensor of shape {tensor._data.shape} {why}; no operand of what made it requires a gradient"
+        why = (
+            "is not tracked: no operand of what made it requires a gradient; use train() on a module that valid() "
+            "gave, unfreeze() on a frozen one, require_grad() on a tensor"
+            if tensor._device.is_autodiff
+            else "is on a device without autodiff, so nothing was recorded; use train() on the module that made it, "
+            "autodiff() and require_grad() on a tensor"
         )
+        raise AutodiffError(f"backward: the tensor of shape {tensor._data.shape} {why}")
     found: dict[Node, Any] = {node: _seed(tensor, cotangent)}
     steps = _steps_behind(node)
     with quiet():  # an infinite slope, as that of √x at 0, is an answer

@@ -71,7 +71,9 @@ class Step(Node):
             parents, pull_back = self.parents, self._pull_back
             self.parents, self._pull_back = (), None
         if pull_back is None:
+            hint = "; a parameter moved by to_device is no leaf any more: use fork to go on training on another device"
             raise AutodiffError(
                 f"backward: the graph behind {self.name} was released by an earlier backward(); compute it anew"
+                f"{hint if self.name == 'copy' else ''}"
             )
         return parents, pull_back

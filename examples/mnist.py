@@ -2,6 +2,7 @@
 
 They are other digits than it was trained with, 8 × 8 pixels large, and are
 enlarged to its 28 × 28; it reads most of them. FILE is its record, mnist.bpk.
+Of three layers, the first two devices and the last one get one each.
 """
 
 import argparse

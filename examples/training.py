@@ -7,8 +7,9 @@ among them the seed, from which the order of the examples follows.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf, nextafter
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,26 @@ from examples.errors import UsageError
 from examples.models.classifier import Classifier, ClassifierConfig
 from modules import AdamW, clip_norm
 from modules.parallel import DistributedLayeredModel, LayerPlacement
-from records import ModuleRecord, open_record
+from records import ModuleRecord, RecordValidationError, open_record
 
 _MODEL: Final = "model"
 _OPTIMIZER: Final = "optimizer"
 _STEP: Final = "step"
+_MOST: Final = 2**31 - 1
+_GREATEST: Final = nextafter(inf, 0)
+_RANGES: Final = {  # of the numbers in a record, both ends included
+    _STEP: (0, _MOST),
+    "seed": (0, 2**63 - 1),
+    "batch": (1, _MOST),
+    "channels": (1, _MOST),
+    "n_layers": (0, _MOST),
+    "dropout": (0, nextafter(1, 0)),
+    "lr": (0, _GREATEST),
+    "weight_decay": (0, _GREATEST),
+    "limit": (nextafter(0, 1), _GREATEST),
+}
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,24 +142,49 @@ class Run:
         """The run that a file holds, on any devices.
 
         Raises:
-            UsageError: it is no record of a run.
-            RecordError: it cannot be read, or its tensors are others.
+            UsageError: it is no record of a run, or its tensors are others than its settings say.
+            RecordError: it cannot be read, or its data is damaged.
         """
-        with open_record(file) as record:
-            settings, steps = _settings_of(file, record), int(record.scalars[_STEP])
+        with open_record(file, check_data=True) as record:
+            steps, settings = _number(file, record, _STEP, 0), _settings_of(file, record)
             made = cls(settings, data, devices)
-            made.model = made.model.load_record(record.part(_MODEL))
-            made.optimizer.load_record(record.part(_OPTIMIZER), made.model)
+            try:
+                made.model = made.model.load_record(record.part(_MODEL))
+                made.optimizer.load_record(record.part(_OPTIMIZER), made.model)
+            except RecordValidationError as error:
+                first, *others = error.findings
+                raise _not_of_a_run(file, f"{first}{f' (and {len(others)} more)' if others else ''}") from error
         made.steps = steps
         return made
 
 
 def _settings_of(file: Path, record: ModuleRecord) -> Settings:
-    defaults = asdict(Settings())
-    lacking = [name for name in (_STEP, *defaults) if name not in record.scalars]
-    if lacking:
-        raise UsageError(f"{file} is no record of a training run: it has no number {lacking[0]!r}")
-    return Settings(**{name: type(default)(record.scalars[name]) for name, default in defaults.items()})
+    settings = Settings(**{name: _number(file, record, name, default) for name, default in asdict(Settings()).items()})
+    extents = [extent for entry in record.values() for extent in entry.shape]
+    for name, most in {"n_layers": len(record), "channels": max(extents, default=0)}.items():
+        found = getattr(settings, name)
+        if found > most:  # a model of so many would be built before its record is found not to fit
+            raise _not_of_a_run(file, f"its {name!r} is {found}, and its tensors are of {most} at most")
+    return settings
+
+
+def _number(file: Path, record: ModuleRecord, name: str, like: T) -> T:
+    """A number of a record, of the type of another one, and in the range that it has in a run.
+
+    Raises:
+        UsageError: there is none.
+    """
+    scalar = record.scalars.get(name)
+    if scalar is None:
+        raise _not_of_a_run(file, f"it has no number {name!r}")
+    value, (low, high) = scalar.value, _RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, (int, type(like))) or not low <= value <= high:
+        raise _not_of_a_run(file, f"its {name!r} is {value!r}")
+    return type(like)(value)
+
+
+def _not_of_a_run(file: Path, why: str) -> UsageError:
+    return UsageError(f"{file} is no record of a training run: {why}")
 
 
 def inputs_of(images: Any, device: Device) -> Tensor:

@@ -216,13 +216,21 @@ class Module(Node, metaclass=ModuleMeta):
     def fork(self, device: Device | str) -> Self:
         """The module on a device, to train there: parameters are leaves of their own, and lazy ones stay lazy.
 
-        Ids, settings and the tensors' autodiff association are kept. Use
-        `to_device` where gradients shall flow back to this module (M40, M42).
+        Ids, settings and the tensors' autodiff association are kept, whatever
+        that of `device` is: `train` and `valid` change it (M44). Use `to_device`
+        where gradients shall flow back to this module (M40, M42).
         """
         return self._moved(Device(device), cut=True)
 
     def to_device(self, device: Device | str) -> Self:
-        """The module on a device; its parameters are copies that gradients flow back through (M40, M41)."""
+        """The module on a device; its parameters are copies that gradients flow back through (M40, M41).
+
+        A copy of what trains is no leaf: its gradient is that of the parameter
+        it was copied from, the recorded copy is good for one backward pass, and
+        an optimizer cannot step it; use `fork` to go on training there. A lazy
+        parameter stays lazy, is a leaf of its own on the new device, whoever
+        reads first, and shares its value with this module's (M47, D3).
+        """
         return self._moved(Device(device), cut=False)
 
     def train(self) -> Self:

@@ -31,6 +31,7 @@ M = TypeVar("M", bound=Node)
 T = TypeVar("T")
 
 _HOST: Final = Device("cpu:0")
+_HINTS: Final = 3  # prefixes in a message
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,19 @@ class _Plan:
         findings += [f"{mismatch.path}: {mismatch.reason}" for mismatch in mismatched]
         findings += [f"{path}: missing from the record (allow_partial=True leaves it as it is)" for path in missing]
         findings += [f"{path}: unused, not in the module (allow_unused=True ignores it)" for path in unused]
+        findings += self._hint_of_part()
         wrong = [mismatch.path for mismatch in mismatched]
         return RecordValidationError(findings, missing=missing, unused=unused, mismatched=wrong)
+
+    def _hint_of_part(self) -> list[str]:
+        """That the whole module stands under a prefix, as in the record of a training run; the shortest ones."""
+        if not self.missing or self._loaded or self.mismatched:
+            return []
+        ends, unused = f".{self.missing[0]}", set(self.unused)
+        starts = sorted((path.removesuffix(ends) for path in self.unused if path.endswith(ends)), key=len)
+        found = [start for start in starts if all(f"{start}.{path}" in unused for path in self.missing)][:_HINTS]
+        parts = " or ".join(f"record.part({start!r})" for start in found)
+        return [f"all that is missing is below a prefix: load {parts}"] if found else []
 
     def report(self) -> LoadReport:
         """What goes where, and what does not."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from engine import Device, Tensor, ones, ops, zeros
+from engine import Device, ShapeError, Tensor, ones, ops, zeros
 from modules.display import DisplaySettings
 from modules.flag import Flag
 from modules.module import Module
@@ -23,7 +23,9 @@ class BatchNorm(Module):
     running ones move towards them: running · (1 − momentum) + batch · momentum.
     Otherwise they are the running ones. It trains where its flag is on and
     the input's device is autodiff: `valid` and `freeze` stop it, `no_grad`
-    does not.
+    does not. An input on a plain device is therefore treated as in evaluation,
+    by a model in training too. Behind parameters on an autodiff device it is
+    autodiff; a model that begins with this layer is given ``x.autodiff()``.
 
     Args:
         num_features: extent of axis 1.
@@ -79,8 +81,13 @@ class BatchNorm(Module):
         """[batch, num_features, …] to the same shape.
 
         Raises:
-            ShapeError: x has another number of features, or, in training, no elements of a feature.
+            ShapeError: x has another number of features on axis 1, or, in training, no elements of a feature.
         """
+        if x.ndim < 2 or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"BatchNorm: x has shape {list(x.shape)}, the layer {self.num_features} features; x must be "
+                f"[batch, {self.num_features}, …]"
+            )
         if not (self.training.is_enabled and x.device.is_autodiff):
             return self._normalised(x, self.running_mean.value(), self.running_var.value())
         mean, var = ops.batch_statistics(x)

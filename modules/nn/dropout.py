@@ -21,6 +21,10 @@ class Dropout(Module):
     and `freeze` stop it, `no_grad` does not. The same elements are left out
     on every device (see `modules.draws`). It has no parameters and no device.
 
+    An input on a plain device is therefore let through as in evaluation, by a
+    model in training too. Behind parameters on an autodiff device it is
+    autodiff; a model that begins with this layer is given ``x.autodiff()``.
+
     Args:
         prob: the probability, from 0 to below 1.
         seed: of what is left out.

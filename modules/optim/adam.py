@@ -48,10 +48,10 @@ class Adam(_WithMoments):
     Args:
         lr: the rate, 0 or more.
         betas: β₁ and β₂, each from 0 up to, without, 1.
-        epsilon: 0 or more.
+        epsilon: 0 or more; with 0, an element whose gradients were all 0 becomes NaN.
         weight_decay: 0 or more; it is part of the gradient, as in L2 regularization.
         groups: pairs of a ParamGroup and the settings of its parameters, ``(group, {"lr": 1e-4})``; the first
-            match wins.
+            match wins; ``group.paths(module)`` tells what a group has.
 
     Raises:
         ModuleError: a setting is none of these, or a group's.
@@ -82,7 +82,7 @@ class AdamW(_WithMoments):
     Args:
         lr: the rate, 0 or more.
         betas: β₁ and β₂, each from 0 up to, without, 1.
-        epsilon: 0 or more.
+        epsilon: 0 or more; with 0, an element whose gradients were all 0 becomes NaN.
         weight_decay: 0 or more.
         groups: as of `Adam`.
 

@@ -1,6 +1,7 @@
 """Gradients made smaller before a step: all of them together by their norm, or each element by its size."""
 
 import math
+from typing import Any
 
 from engine import Gradients, ops
 from engine.primitive import quiet
@@ -24,10 +25,12 @@ def clip_norm(gradients: Gradients, limit: float) -> Gradients:
 
     Raises:
         ModuleError: `limit` is no such number.
+        TypeError: `gradients` are no Gradients.
 
     Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks" (2013),
     algorithm 1, over all parameters.
     """
+    _check("clip_norm", gradients)
     bound = above_zero("clip_norm: limit", limit)
     sums = sums_of_squares(list(gradients))
     norm = math.sqrt(math.fsum(sums)) if all(map(math.isfinite, sums)) else math.sqrt(sum(sums))
@@ -46,6 +49,13 @@ def clip_value(gradients: Gradients, limit: float) -> Gradients:
 
     Raises:
         ModuleError: `limit` is no such number.
+        TypeError: `gradients` are no Gradients.
     """
+    _check("clip_value", gradients)
     bound = above_zero("clip_value: limit", limit)
     return gradients.map(lambda gradient: ops.clip(gradient, -bound, bound))
+
+
+def _check(name: str, gradients: Any) -> None:
+    if not isinstance(gradients, Gradients):
+        raise TypeError(f"{name} takes the Gradients that backward() gives, not a {type(gradients).__qualname__}")

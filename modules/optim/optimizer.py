@@ -27,7 +27,10 @@ from .state import State
 M = TypeVar("M", bound=Module)
 
 Groups: TypeAlias = Iterable[tuple[ParamGroup, Values]]
-"""Pairs of a group and the settings that its parameters have in place of the optimizer's; the first match wins."""
+"""Pairs of a group and the settings that its parameters have in place of the optimizer's; the first match wins.
+
+A group may have nothing of a module: ``group.paths(module)`` tells what it has.
+"""
 
 
 class Optimizer(ABC):
@@ -67,6 +70,11 @@ class Optimizer(ABC):
     def step(self, module: M, gradients: Gradients) -> M:
         """The module with every parameter updated that has a gradient; the others are as they were.
 
+        Gradients of other leaves are left aside: two modules may be trained by
+        one loss, each with an optimizer of its own. So gradients of which only
+        some are of this version of the module make a step for those alone:
+        ``param.grad(gradients)`` is None for a parameter that stays as it is.
+
         An updated parameter is a leaf, with the id and settings that it had.
         Places that hold one parameter are updated once and stay tied (D8); a
         group has a tied parameter if it matches one of its places.
@@ -89,8 +97,7 @@ class Optimizer(ABC):
         if len(gradients) and not step.is_used:
             raise AutodiffError(
                 f"{self._name}.step: none of the gradients is of a parameter of this module; they are of another "
-                "version of it. A step, a map and a load make new leaves: compute the loss with the module that is "
-                "stepped"
+                f"version of it. {_why_another(module)}"
             )
         self._states = {**self._states, **step.states}
         return updated
@@ -100,6 +107,7 @@ class Optimizer(ABC):
 
         Put it `under` a prefix beside a module's record, and one file holds
         both: ``model.into_record().under("model") | optimizer.into_record().under("optimizer")``.
+        The state of a parameter that the module has no more is in it too.
         """
         return recording.into_record(self._states, self.COUNTS)
 
@@ -107,10 +115,11 @@ class Optimizer(ABC):
         """Take the states of a record in place of those that there are, each onto its parameter's device.
 
         The record's options say what may be missing or unused, and whether a
-        state of another dtype is converted.
+        state of another dtype is converted. ``allow_unused=True`` drops the
+        states of parameters that were replaced or removed.
 
         Args:
-            record: of an optimizer of this kind.
+            record: of an optimizer that keeps the same: Adam and AdamW take each other's.
             module: with the ids of the parameters that the states are of: load its record first.
 
         Raises:
@@ -245,6 +254,17 @@ class _Step:
                     f"for its id has shape {list(tensor.shape)} and {tensor.dtype}; begin with a new optimizer"
                 )
         return State({name: tensor.to_device(value.device) for name, tensor in found.kept.items()}, found.time)
+
+
+def _why_another(module: Module) -> str:
+    """How gradients may have come to be of another version of a module, and what to do."""
+    for path, leaf in leaves(module):
+        if isinstance(leaf, Param) and leaf._is_recorded:
+            return (
+                f"{path} was moved by to_device, or made by another recorded operation, and is no leaf any more: its "
+                "gradient is that of what it was copied from; use fork to go on training on another device"
+            )
+    return "A step, a map and a load make new leaves: compute the loss with the module that is stepped"
 
 
 def _places(module: Module) -> dict[int, list[str]]:

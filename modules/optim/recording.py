@@ -89,7 +89,10 @@ class _Plan:
         if name not in self._kept:
             self._unused[path] = f"{self._optimizer} keeps {' and '.join(self._kept) or 'nothing'}"
         elif param is None:
-            self._unused[path] = "no parameter of the module has this id; load the module's record first"
+            self._unused[path] = (
+                "no parameter of the module has this id; load the module's record first, or, where the parameter was "
+                "replaced or removed, drop its state by with_options(allow_unused=True)"
+            )
         elif (reason := self._reason(param, entry)) is not None:
             self._mismatched[path] = reason
         else:

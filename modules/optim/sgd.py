@@ -23,7 +23,7 @@ class SGD(Optimizer):
         nesterov: takes a momentum.
         weight_decay: 0 or more.
         groups: pairs of a ParamGroup and the settings of its parameters, ``(group, {"lr": 0.01})``; the first
-            match wins.
+            match wins; ``group.paths(module)`` tells what a group has.
 
     Raises:
         ModuleError: a setting is none of these, or a group's.

@@ -138,12 +138,25 @@ def test_a_released_graph_is_refused_and_nothing_else_is_released() -> None:
 
 
 @inside("L113")
+def test_a_copy_that_is_good_for_one_pass_says_to_fork() -> None:
+    """M41, M42: what to_device moves is a recorded copy; of other operations nothing of that is said."""
+    moved, squared = leaf([1.0]).to_device("cpu:1"), ops.square(leaf([1.0]))
+    for shared, is_copy in ((moved, True), (squared, False)):
+        ops.sum(shared * 2.0).backward()
+        with pytest.raises(AutodiffError, match="released by an earlier backward") as raised:
+            ops.sum(shared * 3.0).backward()
+        assert ("moved by to_device is no leaf any more: use fork" in str(raised.value)) == is_copy
+
+
+@inside("L113")
 def test_backward_from_what_is_not_tracked_is_refused() -> None:
     """L113: a value that needs no gradient says which kind it is."""
     plain = tensor([1.0], device="cpu:0")
-    with pytest.raises(AutodiffError, match="on a device without autodiff"):
+    with pytest.raises(
+        AutodiffError, match=r"on a device without autodiff.*train\(\).*autodiff\(\) and require_grad\(\)"
+    ):
         plain.backward()
-    with pytest.raises(AutodiffError, match="is not tracked"):
+    with pytest.raises(AutodiffError, match=r"is not tracked.*train\(\).*unfreeze\(\).*require_grad\(\)"):
         plain.autodiff().backward()
     with pytest.raises(AutodiffError, match="is not tracked"):
         (leaf([1.0]) > 0.0).backward()

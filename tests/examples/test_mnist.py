@@ -76,6 +76,12 @@ def test_json_has_the_digits_found_and_where_the_layers_are(command, monkeypatch
     assert f"{found['accuracy']:.1%} of 20 digits are read as what they are" in outcome.out
 
 
+def test_of_more_devices_than_layers_two_at_the_front_and_the_last_are_used(record_file):
+    """As the command's help says."""
+    model = mnist.load_model(record_file, [Device(f"cpu:{index}") for index in range(5)])
+    assert [str(device) for device in model.placement.devices()] == ["cpu:0", "cpu:1", "cpu:4"]
+
+
 def test_a_missing_record_is_one_clear_line(command, monkeypatch, tmp_path):
     """Without a path, the message says how to give one."""
     monkeypatch.delenv("LAYERLOOM_GOLDEN", raising=False)

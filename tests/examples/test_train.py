@@ -12,9 +12,11 @@ import pytest
 from engine import Device
 from examples import train
 from examples.digits import Digits
+from examples.errors import UsageError
 from examples.stopping import stop_wishes
 from examples.training import Run, Settings
-from records import RecordValidationError, open_record
+from records import open_record
+from records.atomic import ScratchFile
 from tests.modules.small_modules import Holder, Linear
 
 EPOCHS = 3
@@ -100,6 +102,94 @@ def test_ctrl_c_leaves_a_whole_record_of_the_step_it_came_in(command, monkeypatc
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_while_the_run_is_begun_is_a_wish_too(command, monkeypatch, tmp_path, presses):
+    """Once: the record is there, of no steps, and the same command goes on. Twice: nothing is left of it."""
+    file = tmp_path / "run.bpk"
+    with monkeypatch.context() as patch:
+        interrupt_saving(patch, presses)
+        outcome = command(train.main, "--epochs", "1", "--record", str(file))
+    assert (outcome.status, outcome.err.count("\n")) == (130, 2)
+    if presses == 1:
+        assert f"stopped after 0 steps; the same command goes on from {file}" in outcome.err
+        assert contents(file)["step"].value == 0
+    else:
+        assert "train: interrupted; nothing is kept\n" in outcome.err
+        assert list(tmp_path.iterdir()) == []
+    assert command(train.main, "--epochs", "1", "--record", str(file)).status == 0
+    assert contents(file)["step"].value == 3
+
+
+@pytest.mark.usefixtures("small")
+def test_a_second_ctrl_c_while_saving_says_what_is_kept(command, monkeypatch, tmp_path):
+    """The file as it was; no other is left beside it."""
+    file = tmp_path / "run.bpk"
+    assert command(train.main, "--epochs", "1", "--record", str(file)).status == 0
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        interrupt_saving(patch, 2)
+        outcome = command(train.main, "--epochs", "2", "--record", str(file))
+    assert (outcome.status, outcome.err.count("\n")) == (130, 2)
+    assert f"train: interrupted; {file} is whole, as it was saved last" in outcome.err
+    assert file.read_bytes() == before
+    assert [other.name for other in tmp_path.iterdir()] == ["run.bpk"]
+
+
+def interrupt_saving(patch: pytest.MonkeyPatch, presses: int) -> None:
+    """Press Ctrl-C so often while a record is written, the first time that one is."""
+    whole, left = ScratchFile.write, [presses]
+
+    def interrupted(self: ScratchFile, data: Any) -> None:
+        while left[0]:
+            left[0] -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+        whole(self, data)
+
+    patch.setattr(ScratchFile, "write", interrupted)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["run.bpk", "run.txt", "run.safetensors", "run", "run.2"])
+def test_a_record_of_any_name_goes_on(command, tmp_path, name):
+    """burnpack, but for safetensors; ``.bpk`` is added to a bare name (R38), where a folder has it too (R39)."""
+    (tmp_path / "run").mkdir()
+    expected = None
+    for epochs in ("1", "2"):
+        outcome = command(train.main, "--epochs", epochs, "--record", str(tmp_path / name))
+        assert outcome.status == 0
+        [file] = [other for other in tmp_path.iterdir() if other.is_file()]
+        assert file.name == (name if "." in name else "run.bpk")
+        assert f"the run is in {file}" in outcome.out
+        expected = contents(file)["step"].value
+    assert expected == 6
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("target", ["run.bpk", "nowhere.bpk"])
+def test_a_link_is_gone_on_from_and_replaced(command, tmp_path, target):
+    """R45: what it pointed to stays as it was."""
+    run_, link = tmp_path / "run.bpk", tmp_path / "link.bpk"
+    assert command(train.main, "--epochs", "1", "--record", str(run_)).status == 0
+    before = run_.read_bytes()
+    link.symlink_to(target)
+    outcome = command(train.main, "--epochs", "2", "--record", str(link), "--json")
+    assert outcome.status == 0
+    assert len(json.loads(outcome.out)["losses"]) == (3 if target == "run.bpk" else 6)
+    assert not link.is_symlink()
+    assert contents(link)["step"].value == 6
+    assert run_.read_bytes() == before
+
+
+@pytest.mark.usefixtures("small")
+def test_devices_for_which_no_layer_is_left_are_not_used(command):
+    """Two hidden layers over five devices; the rest is neither placed nor in the table."""
+    devices = ",".join(f"cpu:{index}" for index in range(5))
+    outcome = command(train.main, "--epochs", "0", "--devices", devices)
+    assert outcome.status == 0
+    assert [f"cpu:{index}" in outcome.out for index in range(5)] == [True, True, False, False, False]
+
+
+@pytest.mark.usefixtures("small")
 def test_every_epoch_shows_each_image_once_in_an_order_of_its_own():
     """It depends on seed and epoch alone; the last step of an epoch takes what is left."""
     orders = []
@@ -182,6 +272,8 @@ def test_it_reads_97_of_100_digits_that_it_was_not_shown(command):
 def test_a_record_that_is_none_of_a_run_is_one_clear_line(command, tmp_path):
     """Another model's, a damaged one, one of another seed, and a place that cannot be written."""
     other, damaged, run_ = tmp_path / "other.bpk", tmp_path / "damaged.bpk", tmp_path / "run.bpk"
+    folder = tmp_path / "folder.bpk"
+    folder.mkdir()
     Holder(layer=Linear(2, 2)).save_file(other)
     damaged.write_bytes(b"no record")
     assert command(train.main, "--epochs", "0", "--seed", "3", "--record", str(run_)).status == 0
@@ -191,7 +283,16 @@ def test_a_record_that_is_none_of_a_run_is_one_clear_line(command, tmp_path):
         (["--record", str(run_), "--seed", "4"], 2, "holds a run of seed 3"),
         (["--record", str(tmp_path / "nowhere" / "run.bpk")], 1, "No such file or directory"),
         (["--record", str(tmp_path / "run.gguf")], 1, "no gguf file is written"),
-        (["--record", ""], 1, "has no file name"),
+        (["--record", ""], 2, "--record '': give the name of a file"),
+        (["--record", f"{tmp_path}/new/"], 2, "give the name of a file"),
+        (["--record", "."], 1, "has no file name"),
+        (["--record", ".."], 1, "has no file name"),
+        (["--record", "/dev/null"], 2, "--record /dev/null: it is no regular file"),
+        (["--record", str(folder)], 1, "a directory, so no record"),
+        (["--record", str(run_ / "run.bpk")], 1, "Not a directory"),
+        (["--record", str(tmp_path / "run.mpk")], 2, "no place for a run's numbers; name it *.bpk"),
+        (["--record", str(tmp_path / "run.mpk.gz")], 2, "no place for a run's numbers; name it *.bpk"),
+        (["--record", "a" * 300], 1, "name too long"),
         (["--epochs", "-1"], 2, "--epochs -1"),
         (["--seed", "-1"], 2, "--seed -1"),
         (["--devices", "cuda"], 2, "'cuda' is no device"),
@@ -202,6 +303,52 @@ def test_a_record_that_is_none_of_a_run_is_one_clear_line(command, tmp_path):
         assert line in outcome.err
 
 
+NUMBERS = (("batch", 0), ("batch", 2.5), ("batch", True), ("channels", 0), ("seed", -1), ("step", -1), ("step", 2**62),
+           ("step", 1.5), ("step", 2**63 + 1), ("n_layers", -1), ("n_layers", 10**9), ("channels", 2**31 - 1),
+           ("channels", 2**40), ("batch", 2**62), ("dropout", 1.0), ("dropout", float("nan")), ("lr", -1.0),
+           ("lr", float("inf")), ("limit", 0.0), ("weight_decay", True), ("weight_decay", -0.1))  # fmt: skip
+
+
+@pytest.mark.usefixtures("small")
+def test_numbers_of_a_record_that_no_run_has_are_one_clear_line(command, tmp_path):
+    """Before a model of such sizes is built."""
+    run_ = tmp_path / "run.bpk"
+    record = Run(Settings(batch=8, channels=3, n_layers=2), Digits.load(), [Device("cpu:0")]).record()
+    for name, value in NUMBERS:
+        record.with_scalars(**{name: value}).save(run_)
+        outcome = command(train.main, "--record", str(run_))
+        assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+        assert f"run.bpk is no record of a training run: its {name!r} is {value!r}" in outcome.err
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("settings", [{"n_layers": 0}, {"n_layers": 1}, {"n_layers": 3}, {"channels": 4}])
+def test_a_record_whose_tensors_are_of_other_settings_is_one_clear_line(command, tmp_path, settings):
+    """It names the file, and the first thing that does not fit."""
+    run_ = tmp_path / "run.bpk"
+    record = Run(Settings(batch=8, channels=3, n_layers=2), Digits.load(), [Device("cpu:0")]).record()
+    record.with_scalars(**settings).save(run_)
+    outcome = command(train.main, "--record", str(run_))
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+    assert "run.bpk is no record of a training run: " in outcome.err
+    assert " more)" in outcome.err
+    assert len(outcome.err) < 300 + len(str(run_))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_record_whose_data_is_damaged_is_refused_before_it_is_used(command, tmp_path):
+    """D1: by its digest, and the file stays as it is."""
+    run_ = tmp_path / "run.bpk"
+    assert command(train.main, "--epochs", "0", "--record", str(run_)).status == 0
+    damaged = bytearray(run_.read_bytes())
+    damaged[-300] ^= 1
+    run_.write_bytes(damaged)
+    outcome = command(train.main, "--epochs", "1", "--record", str(run_))
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "digest" in outcome.err
+    assert run_.read_bytes() == damaged
+
+
 @pytest.mark.usefixtures("small")
 def test_a_record_without_the_optimizer_is_refused(tmp_path):
     """Going on with a fresh one would be another run."""
@@ -210,7 +357,7 @@ def test_a_record_without_the_optimizer_is_refused(tmp_path):
     record = begun.record()
     entries = {path: entry for path, entry in record.items() if path.startswith("model.")}
     type(record)(entries, scalars=record.scalars).save(tmp_path / "run.bpk")
-    with pytest.raises(RecordValidationError, match="should have the states of"):
+    with pytest.raises(UsageError, match=r"run\.bpk is no record of a training run: states: .* the states of"):
         Run.resumed(tmp_path / "run.bpk", Digits.load(), [Device("cpu:0")])
 
 

@@ -92,6 +92,15 @@ def test_the_norm_of_a_split_model_is_that_of_the_whole_bit_for_bit():
 
 
 @pytest.mark.parametrize("clip", [clip_norm, clip_value])
+@pytest.mark.parametrize("given_", [None, [1.0], 3, Three()], ids=lambda given_: type(given_).__name__)
+def test_what_is_clipped_are_gradients(clip, given_):
+    """Everything else is named by its type."""
+    expected = rf"{clip.__name__} takes the Gradients that backward\(\) gives, not a {type(given_).__name__}$"
+    with pytest.raises(TypeError, match=expected):
+        clip(given_, 1.0)
+
+
+@pytest.mark.parametrize("clip", [clip_norm, clip_value])
 @pytest.mark.parametrize("limit", [0, -1.0, math.nan, math.inf, True, "1", None])
 def test_a_limit_is_a_finite_number_above_0(clip, limit):
     with pytest.raises(ModuleError, match=rf"{clip.__name__}: limit is .*must be a finite number above 0"):

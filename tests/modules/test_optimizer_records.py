@@ -168,6 +168,30 @@ def test_the_state_of_another_kind_of_optimizer_is_refused():
     assert states(other) == states(adam)
 
 
+@each_stateful
+@given(gone=st.sampled_from(["weight", "bias"]), is_replaced=st.booleans())
+def test_the_state_of_a_parameter_that_is_gone_is_named_and_can_be_dropped(name, gone, is_replaced):
+    """L18: it stays in the record; the message says how to drop it, and training goes on as without it."""
+    optimizer, module = stepped(name)
+    new = Param(module.at(gone).val().detach()) if is_replaced else None
+    module = module.replace(**{gone: new})
+    stays = "bias" if gone == "weight" else "weight"
+    record = optimizer.into_record()
+
+    fresh = OPTIMIZERS[name]()
+    error = refused(fresh, record, module)
+    assert {path.rpartition(".")[2] for path in error.unused} == set(optimizer.KEPT)
+    assert "replaced or removed, drop its state by with_options(allow_unused=True)" in str(error)
+
+    fresh.load_record(record.with_options(allow_unused=True), module)
+    assert set(fresh._states) == {module.at(stays).id}
+    gradients = gradients_of(module, stays)
+    assert values(fresh.step(module, gradients)) == values(optimizer.step(module, gradients))
+    again = OPTIMIZERS[name]()
+    again.load_record(fresh.into_record(), module)
+    assert states(again) == states(fresh)
+
+
 def test_a_record_shares_the_tensors_and_a_later_step_does_not_change_it():
     """A record is a value."""
     optimizer, module = stepped("adam")

@@ -218,6 +218,76 @@ def test_gradients_of_another_version_are_refused(name):
     assert states(optimizer) == before
 
 
+@each
+def test_gradients_of_which_some_are_stale_or_of_nobody_step_the_others(name):
+    """A parameter without a gradient is left alone; `Param.grad` tells which one has none (M73)."""
+    optimizer, module, other = OPTIMIZERS[name](), Three(), Three()
+    gradients = gradients_of(module, "weight", "bias") + gradients_of(other, "weight")
+    newer = optimizer.step(module, gradients_of(module, "weight"))
+    assert newer.bias is module.bias
+    stepped = optimizer.step(newer, gradients)
+    assert newer.weight.grad(gradients) is None
+    assert newer.bias.grad(gradients) is not None
+    assert stepped.weight is newer.weight
+    assert values(stepped)["bias"] != values(newer)["bias"]
+    assert optimizer.step(other, gradients).bias is other.bias
+
+
+@each
+def test_a_module_that_to_device_moved_is_refused_with_the_way_out(name):
+    """M41, M49: no leaf; a fork is one, and so is what is lazy (D3)."""
+    optimizer, module = OPTIMIZERS[name](), Linear(3, 2, device="cpu:0+autodiff", seed=0)
+    x = randn((4, 3), seed=1, device="cpu:1")
+
+    def gradients(of: Module) -> Gradients:
+        return ops.sum(of(x)).backward()  # pyright: ignore[reportCallIssue]
+
+    lazy = module.to_device("cpu:1")
+    assert values(optimizer.step(lazy, gradients(lazy))) != values(lazy)
+    for moved in (module.to_device("cpu:1"), module.freeze_group(WEIGHT).to_device("cpu:1")):
+        before = states(optimizer)
+        path = "weight" if moved.weight.trainable else "bias"
+        with pytest.raises(AutodiffError, match=rf"step: .* {path} was moved by to_device.*no leaf any more.*use fork"):
+            optimizer.step(moved, gradients(moved))
+        assert states(optimizer) == before
+        with pytest.raises(AutodiffError, match=r"moved by to_device is no leaf any more: use fork"):
+            gradients(moved)
+    forked = module.fork("cpu:1")
+    assert values(optimizer.step(forked, gradients(forked))) != values(forked)
+
+
+def test_gradients_of_micro_batches_scaled_are_those_of_the_whole_batch():
+    """Their sum over the number of batches, as the docstring of Gradients has it."""
+    module = Linear(3, 2, device="cpu:0+autodiff", dtype="float64", seed=0)
+    x, target = (randn((8, width), seed=width, device="cpu:0", dtype="float64") for width in (3, 2))
+    whole = ops.mse(module(x), target).backward()
+    one, other = (ops.mse(module(x[part]), target[part]).backward() for part in (slice(0, 4), slice(4, 8)))
+    mean = (one + other).map(lambda gradient: gradient * 0.5)
+    for path in ("weight", "bias"):
+        param = module.at(path)
+        np.testing.assert_allclose(param.grad(mean).numpy(), param.grad(whole).numpy(), rtol=1e-12)
+    assert values(SGD(0.1).step(module, mean)) != values(module)
+
+
+def test_an_epsilon_of_0_divides_by_0_only_where_all_gradients_were_0():
+    """m̂ / √v̂ is 0 / 0 there, and ±1 at a first step elsewhere."""
+    for optimizer in (Adam(0.5, epsilon=0), AdamW(0.5, epsilon=0, weight_decay=0)):
+        module = Holder(weight=Param(numbers(3, device="cpu:0+autodiff")))
+        value = module.weight.val()
+        gradients = value.backward(tensor([2.0, 0.0, -3.0], device="cpu:0"))
+        np.testing.assert_allclose(array(optimizer.step(module, gradients), "weight"), [0.5, np.nan, 3.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [1e300, 1.7e308])
+@each
+def test_a_rate_that_no_float32_holds_shows_in_the_values(name, lr):
+    """Every finite rate is taken; nothing warns or raises, and nothing is hidden."""
+    optimizer, module = OPTIMIZERS[name](), Three()
+    optimizer.lr = lr  # pyright: ignore[reportAttributeAccessIssue]
+    stepped = optimizer.step(module, gradients_of(module, "weight"))
+    assert not np.isfinite(array(stepped, "weight")).any()
+
+
 @each_stateful
 def test_an_error_on_the_way_leaves_module_and_optimizer_as_they_were(name):
     """The second parameter's state is of another shape: the first one's is not advanced either."""

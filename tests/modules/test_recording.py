@@ -231,6 +231,28 @@ def test_another_variant_is_missing():
     assert (result.missing, result.unused) == (("On",), ("Off",))
 
 
+def test_a_module_that_is_under_a_prefix_is_found_there(tmp_path: Path):
+    """As in the file of a training run; of another module nothing is said."""
+    module = Holder(a=Linear(2, 2), b=Linear(2, 2))
+    run = module.into_record().under("model") | Linear(2, 2).into_record().under("other")
+    run.save(tmp_path / "run.bpk")
+    one = "record.part('model')"
+    several = "record.part('other') or record.part('model.a') or record.part('model.b')"
+    for hint, target in ((one, module), (several, Linear(2, 2))):
+        with pytest.raises(RecordValidationError) as raised:
+            target.load_file(tmp_path / "run.bpk")
+        assert raised.value.findings[-1] == f"all that is missing is below a prefix: load {hint}"
+    with open_record(tmp_path / "run.bpk") as record:
+        assert module.try_load_record(record.part("model")).error is None
+        for prefix in ("other", "model.a", "model.b"):
+            assert Linear(2, 2).try_load_record(record.part(prefix)).error is None
+    other, half = Holder(weight=Param(numbers(1)), gamma=Param(numbers(1))), Holder(model=module, weight=numbers(2, 2))
+    for target in (other, half.replace(weight=Param(half.weight))):
+        with pytest.raises(RecordValidationError) as raised:
+            target.load_file(tmp_path / "run.bpk")
+        assert ".part(" not in str(raised.value)
+
+
 def test_an_empty_record_fits_a_module_without_parameters_only():
     """R28: scalars of a record play no part."""
     empty = ModuleRecord(scalars={"step": 3})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine import DeviceMismatchError, ShapeError, Tensor, full, ops, zeros
 from modules import Flag, ModuleError, Param, RunningState
-from modules.nn import BatchNorm
+from modules.nn import BatchNorm, Linear
 from tests.golden_files import golden_file
 from tests.nn.golden_layers import alike, shown
 from tests.nn.oracles import Array, wide
@@ -228,14 +228,30 @@ def test_a_running_state_on_another_device_is_refused_and_neither_moves(name: st
     assert bits(layer) == before
 
 
+def test_as_a_first_layer_it_trains_on_an_input_with_autodiff_only():
+    """M98: a plain input is treated as in evaluation; behind parameters, frozen too, it needs no help (M72)."""
+    layer, x = some(3, "float32").train(), values((4, 3))
+    before = bits(layer)
+    assert layer(x).tobytes() == layer.valid()(x).tobytes()
+    assert bits(layer) == before
+    assert layer(x.autodiff()).tobytes() != layer.valid()(x).tobytes()
+    assert bits(layer) != before
+    before = bits(layer)
+    layer(Linear(3, 3, device=AUTODIFF, seed=0).freeze()(x))
+    assert bits(layer) != before
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (4, 2), (2, 4, 3)])
 def test_an_input_without_its_features_on_axis_1_is_refused(shape: tuple[int, ...]):
-    """DESIGN, Layers: [batch, num_features, …]."""
+    """DESIGN, Layers: [batch, num_features, …]; the message names the layer and both, not gamma."""
     layer = some(3)
     before = bits(layer)
     for x in (zeros(shape, device=CPU, dtype="float64"), zeros(shape, device=AUTODIFF, dtype="float64")):
-        with pytest.raises(ShapeError, match=r"batch_(norm|statistics)"):
+        with pytest.raises(ShapeError) as raised:
             layer(x)
+        assert str(raised.value) == (
+            f"BatchNorm: x has shape {list(shape)}, the layer 3 features; x must be [batch, 3, …]"
+        )
 
     assert bits(layer) == before
 

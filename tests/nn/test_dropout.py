@@ -77,6 +77,15 @@ def test_after_any_switches_it_drops_as_its_flag_and_the_input_say(calls, associ
     assert (x.tobytes() in outputs) != (enabled and associated)
 
 
+def test_as_a_first_layer_it_drops_from_an_input_with_autodiff_only():
+    """M69: a plain input is let through by a model in training; behind parameters, frozen too, it needs no help."""
+    layer, x = Dropout(0.5, seed=1).train(), values((4, 8))
+    assert layer(x) is x
+    assert layer(x.autodiff()).tobytes() != x.tobytes()
+    behind = Linear(8, 8, device=AUTODIFF, seed=0).freeze()(x)
+    assert layer(behind).tobytes() != behind.tobytes()
+
+
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.8])
 def test_it_drops_as_many_as_it_should_and_keeps_the_mean(prob: float):
     """M69: within five standard deviations of 100,000 elements."""
