@@ -18,6 +18,7 @@ from engine.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from .entry import Contents, RecordEntry, nbytes_of, shape_overflows
 from .errors import RecordFormatError
 from .optional import optional_package
+from .shown import shown
 from .storage import Extent, Limits, Storage
 
 _PLAIN: Final[dict[str, DType]] = {
@@ -113,7 +114,7 @@ class _Header:
         name = self.text()
         rank = self.u32()
         if rank > _MAX_AXES:
-            raise self.fail(f"tensor {name!r} has {rank} axes; there can be {_MAX_AXES}")
+            raise self.fail(f"tensor {shown(name)} has {rank} axes; there can be {_MAX_AXES}")
         extents = [self.u64() for _ in range(rank)]
         return _Info(name, tuple(reversed(extents)), self.u32(), self.u64())
 
@@ -142,12 +143,12 @@ def read_gguf(storage: Storage, limits: Limits) -> Contents:
     for _ in range(header.u64()):
         key = header.text()
         if key in metadata:
-            raise header.fail(f"the key {key!r} is there twice")
+            raise header.fail(f"the key {shown(key)} is there twice")
         metadata[key] = header.value(header.u32())
     infos = [header.tensor() for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise header.fail(f"general.alignment is {alignment!r}, no power of two")
+        raise header.fail(f"general.alignment is {shown(alignment)}, no power of two")
     start = -(-header.offset // alignment) * alignment
     entries = [(info.name, RecordEntry(_source(storage, library, info, start, limits))) for info in infos]
     return Contents(sorted(entries, key=lambda pair: pair[0]), {}, metadata)
@@ -157,14 +158,14 @@ def _source(
     storage: Storage, library: Any, info: _Info, start: int, limits: Limits
 ) -> "_PlainSource | _QuantizedSource":
     """Where a tensor lies, checked against type, limits and file."""
-    what = f"{storage.name}: tensor {info.name!r}"
+    what = f"{storage.name}: tensor {shown(info.name)}"
     try:
         kind = library.GGMLQuantizationType(info.type)
     except ValueError:
         raise RecordFormatError(f"{what}: element type {info.type} is unknown to the installed package gguf") from None
     block, block_nbytes = library.GGML_QUANT_SIZES[kind]
     if shape_overflows(info.shape):
-        raise RecordFormatError(f"{what}: the product of shape {list(info.shape)} overflows")
+        raise RecordFormatError(f"{what}: the product of shape {shown(list(info.shape))} overflows")
     row = info.shape[-1] if info.shape else 1
     if row % block:
         raise RecordFormatError(f"{what}: rows of {row} elements are no multiple of {kind.name}'s blocks of {block}")
@@ -257,7 +258,8 @@ class _QuantizedSource:
         for first in range(0, len(stored) // block_nbytes, blocks):
             chunk = stored[first * block_nbytes : (first + blocks) * block_nbytes]
             try:
-                numbers = self._library.quants.dequantize(chunk.reshape(1, -1), self._kind)
+                with np.errstate(all="ignore"):  # of scales that are infinite or NaN, as the numbers then are
+                    numbers = self._library.quants.dequantize(chunk.reshape(1, -1), self._kind)
             except NotImplementedError as error:
                 raise RecordFormatError(f"{self._what} is {self._kind.name}; gguf cannot dequantize it") from error
             elements[first * block : (first + blocks) * block] = numbers.reshape(-1)

@@ -6,6 +6,7 @@ import secrets
 from typing import Final, Self, final
 
 from .errors import RecordFormatError
+from .shown import shown
 
 _TEXT: Final = re.compile(r"[0-9a-vA-V]*", re.ASCII)
 _NBYTES_OF_LENGTH: Final = {0: 0, 2: 1, 4: 2, 5: 3, 7: 4, 8: 5, 10: 6, 12: 7, 13: 8}  # base32 without padding
@@ -26,7 +27,7 @@ class ParamId(int):
 
     def __new__(cls, value: int) -> Self:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
-            raise RecordFormatError(f"{value!r} is no parameter id; ids are integers from 0 to 2**64 - 1")
+            raise RecordFormatError(f"{shown(value)} is no parameter id; ids are integers from 0 to 2**64 - 1")
         return super().__new__(cls, value)
 
     @classmethod
@@ -45,10 +46,10 @@ class ParamId(int):
         """
         nbytes = _NBYTES_OF_LENGTH.get(len(text))
         if nbytes is None or _TEXT.fullmatch(text) is None:
-            raise RecordFormatError(f"{text!r} is no parameter id; ids are 13 characters of 0-9 and a-v")
+            raise RecordFormatError(f"{shown(text)} is no parameter id; ids are 13 characters of 0-9 and a-v")
         data = base64.b32hexdecode(text + "=" * (-len(text) % 8), casefold=True)
         if _encoded(data) != text.lower():
-            raise RecordFormatError(f"{text!r} is no parameter id; bits beyond its {nbytes} bytes are set")
+            raise RecordFormatError(f"{shown(text)} is no parameter id; bits beyond its {nbytes} bytes are set")
         return cls(int.from_bytes(data, "little"))
 
     def __str__(self) -> str:

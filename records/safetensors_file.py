@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 from engine import Device, Tensor
 from engine.dtype import BOOL, DType
 
-from .entry import Contents, ForeignDType, ForeignSource, RecordEntry, checked_bools, nbytes_of
+from .entry import Contents, ForeignDType, ForeignSource, RecordEntry, checked_bools, nbytes_of, shape_overflows
 from .errors import RecordFormatError, RecordIoError
 from .optional import optional_package
 from .safetensors_writer import DTYPES, taken_apart
+from .shown import said, shown
 from .storage import Limits
 
 
@@ -27,7 +28,7 @@ class SafetensorsFile:
         except OSError as error:
             raise RecordIoError.of(f"{file}: cannot be opened", error) from error
         except self._error as error:
-            raise RecordFormatError(f"{file}: no safetensors file: {error}") from error
+            raise RecordFormatError(f"{file}: no safetensors file: {said(error)}") from error
 
     def close(self) -> None:
         """Let go of the file. What was read stays valid."""
@@ -45,11 +46,13 @@ class SafetensorsFile:
     def array(self, name: str) -> NDArray[Any]:
         """One tensor, copied out of the file."""
         if self._opened is None:
-            raise RecordIoError(f"{self.name}: tensor {name!r} was not read before the file was closed; open it again")
+            raise RecordIoError(
+                f"{self.name}: tensor {shown(name)} was not read before the file was closed; open it again"
+            )
         try:
             return self._opened.get_tensor(name)
         except self._error as error:
-            raise RecordFormatError(f"{self.name}: tensor {name!r}: {error}") from error
+            raise RecordFormatError(f"{self.name}: tensor {shown(name)}: {said(error)}") from error
 
 
 def read_safetensors(file: str, limits: Limits) -> tuple[Contents, SafetensorsFile]:
@@ -78,9 +81,11 @@ def read_safetensors(file: str, limits: Limits) -> tuple[Contents, SafetensorsFi
 def _source(
     opened: SafetensorsFile, name: str, dtype: str, shape: tuple[int, ...], limits: Limits
 ) -> "_SafetensorsSource | ForeignSource":
-    what = f"{opened.name}: tensor {name!r}"
+    what = f"{opened.name}: tensor {shown(name)}"
     if dtype not in DTYPES:
         return ForeignSource(what, ForeignDType(dtype), shape, 0)
+    if shape_overflows(shape):
+        raise RecordFormatError(f"{what}: the product of shape {shown(list(shape))} overflows")
     nbytes = nbytes_of(DTYPES[dtype], shape)
     if nbytes > limits.max_tensor_bytes:
         raise RecordFormatError(f"{what}: {nbytes} bytes, the limit is {limits.max_tensor_bytes}")
@@ -106,7 +111,7 @@ class _SafetensorsSource:
     def host(self) -> NDArray[Any]:
         array = self._opened.array(self._name)
         if self.dtype == BOOL:
-            return checked_bools(f"{self._opened.name}: tensor {self._name!r}", array)
+            return checked_bools(f"{self._opened.name}: tensor {shown(self._name)}", array)
         return array
 
     def read(self, device: Device) -> Tensor:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final, final
 
-from .burnpack.wire import shown
 from .entry import Contents, RecordEntry
 from .errors import RecordFormatError
 from .safetensors_file import SafetensorsFile, read_safetensors
 from .scalar import Scalar
+from .shown import said, shown
 from .storage import Limits, Storage
 
 _MAP: Final = "weight_map"
@@ -94,14 +94,25 @@ def _json(storage: Storage, limits: Limits) -> dict[str, Any]:
     try:
         top = json.loads(storage.read(0, storage.nbytes), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise RecordFormatError(f"{storage.name}: no index of safetensors files: {error}") from None
+        raise RecordFormatError(f"{storage.name}: no index of safetensors files: {said(error)}") from None
     if not isinstance(top, dict) or not isinstance(top.get(_MAP), dict):
         raise RecordFormatError(f"{storage.name}: no index of safetensors files: it has no map {_MAP!r}")
+    _check_depth(storage.name, top, limits.max_depth)
     if len(top[_MAP]) > limits.max_tensors:
         raise RecordFormatError(
             f"{storage.name}: {len(top[_MAP])} tensors, the limit is {limits.max_tensors}; give max_tensors to raise it"
         )
     return top
+
+
+def _check_depth(name: str, top: dict[str, Any], limit: int) -> None:
+    """R79."""
+    containers: list[Any] = [top]
+    for _ in range(limit):
+        inner = (one for outer in containers for one in (outer.values() if isinstance(outer, dict) else outer))
+        containers = [one for one in inner if isinstance(one, (dict, list))]
+    if containers:
+        raise RecordFormatError(f"{name}: values nest deeper than the limit of {limit}; give max_depth to raise it")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from engine import QuantScheme
 from engine.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, DType
 
 from .atomic import replacing
-from .burnpack.wire import shown
 from .burnpack.writer import pieces
 from .entry import ForeignDType, RecordEntry, nbytes_of
 from .errors import RecordError, RecordFormatError
 from .param_id import ParamId
 from .scalar import Scalar
+from .shown import shown
 from .storage import LIMITS
 
 DTYPES: Final[dict[str, DType]] = {  # in the order of the file
@@ -162,7 +162,7 @@ def _mapping(left: dict[str, Any], key: str) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise RecordFormatError(f"metadata {key!r} is no map in JSON")
+        raise RecordFormatError(f"metadata {shown(key)} is no map in JSON")
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeAlias, final
 import numpy as np
 
 from .errors import RecordError, RecordFormatError
+from .shown import shown
 
 ScalarKind: TypeAlias = Literal["Int", "UInt", "Float", "Bool"]
 
@@ -41,9 +42,9 @@ class Scalar:
             low, high = _RANGES[kind]
             fits = type(value) is int and low <= value <= high
         else:
-            raise RecordFormatError(f"{kind!r} is no kind of scalar; there are Int, UInt, Float and Bool")
+            raise RecordFormatError(f"{shown(kind)} is no kind of scalar; there are Int, UInt, Float and Bool")
         if not fits:
-            raise RecordFormatError(f"{value!r} is no scalar of kind {kind}")
+            raise RecordFormatError(f"{shown(value)} is no scalar of kind {kind}")
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "value", value)
 
@@ -64,7 +65,7 @@ class Scalar:
             return cls("UInt", int(value))
         if isinstance(value, (int, np.integer)):
             return cls("Int" if int(value) <= _RANGES["Int"][1] else "UInt", int(value))
-        raise RecordFormatError(f"{value!r} is no scalar; a record takes integers, floats and booleans")
+        raise RecordFormatError(f"{shown(value)} is no scalar; a record takes integers, floats and booleans")
 
     def __int__(self) -> int:
         return int(self._converted("an integer", "Int", "UInt"))

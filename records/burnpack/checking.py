@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 
 from records.errors import RecordFormatError
 from records.finding import Finding, damage, note
+from records.shown import shown
 from records.storage import Limits, Storage
 
 from . import digest, metadata
 from .layout import ALIGNMENT, HEADER_NBYTES, data_start
 from .reader import raw_metadata
-from .wire import Flaw, shown
+from .wire import Flaw
 
 _PIECE = 8 * 2**20
 

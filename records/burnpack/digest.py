@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from .wire import Flaw, shown
+from records.shown import shown
+
+from .wire import Flaw
 
 HEADER_KEY: Final = "layerloom.header"
 DATA_KEY: Final = "layerloom.data"

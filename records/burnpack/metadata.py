@@ -11,10 +11,11 @@ import cbor2
 from records.entry import shape_overflows
 from records.param_id import ParamId
 from records.scalar import Scalar
+from records.shown import said, shown
 from records.storage import Limits
 
 from .scheme import decoded_scheme, encoded_scheme
-from .wire import Flaw, Wire, WireType, decoded_wire, shown, stored_nbytes
+from .wire import Flaw, Wire, WireType, decoded_wire, stored_nbytes
 
 
 class Descriptor(NamedTuple):
@@ -103,7 +104,7 @@ def _cbor_value(raw: bytes, limits: Limits) -> Any:
         ).decode()
     except cbor2.CBORError as error:
         cause = error.__cause__
-        raise Flaw(str(cause) if isinstance(cause, Flaw) else f"the metadata is no CBOR value: {error}") from None
+        raise Flaw(str(cause) if isinstance(cause, Flaw) else f"the metadata is no CBOR value: {said(error)}") from None
     if stream.tell() != len(raw):
         raise Flaw(f"{len(raw) - stream.tell()} bytes are left after the metadata's CBOR value")
     return value
@@ -147,7 +148,7 @@ def _check_length(tensor: Descriptor) -> None:
     if tensor.end < tensor.start:
         raise Flaw(f"data_offsets end at {tensor.end}, before they start at {tensor.start}")
     if shape_overflows(tensor.shape):
-        raise Flaw(f"the product of shape {list(tensor.shape)} overflows")
+        raise Flaw(f"the product of shape {shown(list(tensor.shape))} overflows")
     expected = stored_nbytes(tensor.wire, tensor.shape)
     if tensor.end - tensor.start != expected:
         element = tensor.wire.loaded if isinstance(tensor.wire, Wire) else tensor.wire

@@ -11,12 +11,13 @@ from engine.dtype import BOOL, DType
 from records.entry import Contents, RecordEntry, checked_bools, nbytes_of
 from records.errors import RecordFormatError
 from records.quantized_source import BYTE, QuantizedSource
+from records.shown import shown
 from records.storage import Extent, Limits, Storage
 
 from . import digest, metadata
 from .layout import HEADER_NBYTES, MAGIC, VERSION, data_start
 from .metadata import Descriptor, Metadata
-from .wire import Flaw, Wire, shown
+from .wire import Flaw, Wire
 
 _PIECE: Final = 8 * 2**20
 

@@ -5,8 +5,9 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from engine import BlockScale, DTypeError, QuantScheme, QuantStore, QuantValue, ScaleDtype
+from records.shown import shown
 
-from .wire import Flaw, shown
+from .wire import Flaw
 
 E = TypeVar("E", bound=Enum)
 

@@ -1,6 +1,5 @@
 """Element types as a burnpack file names them (R68, R69, R74), and what they are in memory; schemes are beside it."""
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -9,14 +8,7 @@ import numpy as np
 from engine import QuantScheme, ShapeError
 from engine.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, DType
 from records.entry import EntryDType, StoredForm, nbytes_of
-
-_REPR: Final = reprlib.Repr()
-_REPR.maxstring, _REPR.maxother = 200, 80
-
-
-def shown(value: Any) -> str:
-    """The repr of what a file holds, cut short where it is long."""
-    return _REPR.repr(value)
+from records.shown import shown
 
 
 class Flaw(Exception):

@@ -14,12 +14,13 @@ from records.entry import RecordEntry
 from records.errors import RecordError
 from records.quantized_source import BYTE
 from records.scalar import Scalar
+from records.shown import shown
 from records.storage import LIMITS, Limits
 
 from . import digest, metadata
 from .layout import MAGIC, VERSION, aligned, data_start
 from .metadata import Descriptor
-from .wire import Flaw, Wire, WireType, shown, stored_nbytes, wire_of
+from .wire import Flaw, Wire, WireType, stored_nbytes, wire_of
 
 _PIECE: Final = 8 * 2**20  # bytes written at once
 _SMALL: Final = 64 * 2**10  # bytes below which pieces are joined

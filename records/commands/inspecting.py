@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from records.burnpack.wire import shown
 from records.entry import RecordEntry
 from records.files import existing_file
 from records.opening import open_record
 from records.record import ModuleRecord
 from records.scalar import Scalar
+from records.shown import shown
 
 from .command_line import counted, printable
 
@@ -77,6 +77,8 @@ def _json_number(scalar: Scalar) -> Any:
 def _json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, dict):
+        return {key: _json_value(inner) for key, inner in value.items()}
     return list(map(_json_value, value)) if isinstance(value, (tuple, list)) else value
 
 

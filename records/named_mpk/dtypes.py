@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from engine.errors import EngineError
 from engine.quantization.scheme import BlockScale, QuantScheme, QuantStore, QuantValue, ScaleDtype
-from records.burnpack.wire import Flaw, Wire, decoded_wire, shown, stored_nbytes
+from records.burnpack.wire import Flaw, Wire, decoded_wire, stored_nbytes
+from records.shown import shown
 
 from .tree import Numbers, Tree
 
@@ -35,7 +36,8 @@ class Affine(NamedTuple):
         if offset is None or scale is None:
             offset, scale = int(stored[-8:-4].copy().view("<i4")[0]), stored[-4:].copy().view("<f4")[0]
         values = stored[: math.prod(shape)].view(np.int8).astype(np.float32)
-        return ((values - np.float32(offset)) * _checked_scale(scale)).reshape(shape)
+        with np.errstate(over="ignore"):  # which gives infinities, as in Burn
+            return ((values - np.float32(offset)) * _checked_scale(scale)).reshape(shape)
 
 
 class Symmetric(NamedTuple):

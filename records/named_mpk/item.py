@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
 from records.scalar import Scalar
+from records.shown import shown
 
 from .tree import Blob, Numbers, Tree
 
@@ -89,13 +90,17 @@ def is_tensor(tree: Tree) -> bool:
     if not isinstance(tree, dict) or tree.keys() not in _TENSOR_KEYS:
         return False
     data, shape = tree["bytes" if "bytes" in tree else "value"], tree["shape"]
-    if not _is_array(data) or not _is_array(shape) or (data == [] and shape == []):  # of two empty vectors: a module
+    if not _is_array(data) or not _is_array(shape) or (_is_empty(data) and _is_empty(shape)):  # two vectors: a module
         return False
     return "value" in tree or isinstance(tree["dtype"], (str, dict))
 
 
 def _is_array(tree: Tree) -> bool:
-    return isinstance(tree, (Blob, Numbers)) or tree == []
+    return isinstance(tree, (Blob, Numbers)) or _is_empty(tree)
+
+
+def _is_empty(tree: Tree) -> bool:
+    return isinstance(tree, list) and not tree
 
 
 def _is_number(tree: Tree) -> bool:

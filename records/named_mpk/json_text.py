@@ -5,7 +5,8 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
+from records.shown import said, shown
 from records.storage import Limits
 
 from .message_pack import MAX_DEPTH
@@ -30,7 +31,7 @@ def read_json(store: Store, limits: Limits) -> Tree:
     except RecursionError:
         raise Flaw("values nest too deep") from None
     except ValueError as error:  # of the decoder, of UTF-8, of integers with thousands of digits
-        raise Flaw(f"no JSON text: {error}") from None
+        raise Flaw(f"no JSON text: {said(error)}") from None
     _check(made, min(limits.max_depth, MAX_DEPTH), "")
     return made
 

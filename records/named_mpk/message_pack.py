@@ -14,7 +14,8 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
+from records.shown import said, shown
 from records.storage import Limits
 
 from .tree import Blob, Numbers, Store, Tree
@@ -106,7 +107,7 @@ class _Cursor:
             except msgpack.OutOfData:
                 self._feed()
             except (msgpack.UnpackException, ValueError) as error:
-                self.fail(f"no MessagePack value that a record has: {error}")
+                self.fail(f"no MessagePack value that a record has: {said(error)}")
 
     def head(self) -> int:
         """The first byte of the next value."""
@@ -174,7 +175,7 @@ class _Cursor:
             try:
                 chunk = list(islice(self._unpacker, min(count, _CHUNK)))
             except (msgpack.UnpackException, ValueError) as error:
-                self.fail(f"no MessagePack integer: {error}")
+                self.fail(f"no MessagePack integer: {said(error)}")
             if not chunk:
                 self._feed()
                 continue

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engine.dtype import FLOAT16, FLOAT32, FLOAT64, DType
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
 from records.errors import RecordError
+from records.shown import shown
 
 from .tree import Tree
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from engine import Device, Tensor
 from engine.dtype import BOOL, FLOAT16, FLOAT32, DType, Kind
-from records.burnpack.wire import Flaw, Wire, shown
+from records.burnpack.wire import Flaw, Wire
 from records.entry import Source, StoredForm, UndecidedSource, checked_bools, nbytes_of, shape_overflows
 from records.errors import RecordFormatError
 from records.quantized_source import BYTE, QuantizedSource
+from records.shown import shown
 from records.storage import Limits, Storage
 
 from .dtypes import Affine, element_type
@@ -53,7 +54,7 @@ def _shape(extents: Tree) -> tuple[int, ...]:
         raise Flaw("its shape is no array of at most 64 unsigned integers")
     shape = tuple(extents.read().tolist())
     if shape_overflows(shape):
-        raise Flaw(f"the product of shape {list(shape)} overflows")
+        raise Flaw(f"the product of shape {shown(list(shape))} overflows")
     return shape
 
 

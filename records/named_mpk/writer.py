@@ -10,11 +10,12 @@ import msgpack
 
 from engine.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, FLOATS
 from records.atomic import replacing
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
 from records.entry import RecordEntry
 from records.errors import RecordError
 from records.param_id import ParamId
 from records.scalar import Scalar
+from records.shown import shown
 
 from .assembly import Assembled, Leaf, assembled
 from .encoding import Target

@@ -11,7 +11,8 @@ import zipfile
 from collections.abc import Iterator
 from typing import Final, final
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
+from records.shown import said, shown
 from records.storage import Extent, Limits, Storage
 
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")  # of a zip record: magic, lengths of its name and its extra field
@@ -86,7 +87,7 @@ class Archive:
             with zipfile.ZipFile(window) as opened:
                 infos = opened.infolist()
         except (zipfile.BadZipFile, ValueError, OSError, struct.error, NotImplementedError, OverflowError) as error:
-            raise Flaw(f"no file of PyTorch: damaged zip archive: {error}") from None
+            raise Flaw(f"no file of PyTorch: damaged zip archive: {said(error)}") from None
         self._infos = {info.filename: info for info in infos}
         if len(self._infos) < len(infos):
             raise Flaw("the zip archive has two records of one name")

@@ -4,9 +4,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
 from records.errors import RecordFormatError
 from records.finding import Finding, damage, note
+from records.shown import shown
 from records.storage import Limits, Storage
 
 from .archive import Archive

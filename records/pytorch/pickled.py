@@ -14,7 +14,8 @@ from collections.abc import Callable
 from io import BytesIO, RawIOBase
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast, final
 
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
+from records.shown import said, shown
 from records.storage import Limits
 
 from .dtypes import DTYPES, STORAGES
@@ -89,7 +90,7 @@ def read_pickle(stream: Stream, limits: Limits, start: int = 0) -> Value:
     except Flaw as flaw:
         raise Flaw(f"offset {position}: {flaw}") from None
     except (ValueError, OverflowError) as error:  # of pickletools: no opcode, no text, no number, or the end
-        raise Flaw(f"offset {position}: damaged pickle: {error}") from None
+        raise Flaw(f"offset {position}: damaged pickle: {said(error)}") from None
     raise Flaw(f"offset {position}: the pickle does not end")
 
 

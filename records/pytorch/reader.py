@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine import Device, Tensor
 from engine.dtype import BOOL, DType
-from records.burnpack.wire import Flaw, shown
+from records.burnpack.wire import Flaw
 from records.entry import (
     Contents,
     ForeignDType,
@@ -25,6 +25,7 @@ from records.entry import (
 )
 from records.errors import RecordFormatError
 from records.scalar import Scalar
+from records.shown import shown
 from records.storage import Extent, Limits, Storage
 
 from .archive import Archive, Window
@@ -209,7 +210,7 @@ def _source(storage: Storage, path: str, view: TensorView, places: dict[StorageI
     what = f"{storage.name}: tensor {shown(path)}"
     shape, strides = view.shape, view.strides
     if shape_overflows(shape):
-        raise Flaw(f"tensor {shown(path)}: the product of shape {list(shape)} overflows")
+        raise Flaw(f"tensor {shown(path)}: the product of shape {shown(list(shape))} overflows")
     element = _element_type(path, view)
     nbytes = math.prod(shape) * element.itemsize
     if nbytes > limits.max_tensor_bytes:

@@ -139,6 +139,23 @@ def good() -> dict[str, Any]:
     return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], "param_id": 1}
 
 
+def test_what_a_file_holds_makes_no_message_long():
+    """L68: a value of a megabyte where a number, an id or a text is expected."""
+    long = {"x" * 999: ["y" * 999] * 999}
+    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    for top in (
+        {"tensors": {"w": tensor}, "scalars": {"n": {"Int": long}}},
+        {"tensors": {"w": tensor}, "scalars": {"n" * 9999: {"z" * 9999: 1}}},
+        {"tensors": {"w": tensor | {"shape": [2] * 99_999}}},
+        {"tensors": {"w": tensor | {"param_id": long}}},
+        {"tensors": {"w" * 9999: tensor | {"dtype": long}}},
+        {"tensors": {"w": tensor}, "metadata": {"k" * 9999: long}},
+    ):
+        with pytest.raises(RecordFormatError) as caught:
+            ModuleRecord.from_bytes(oracle.with_header(cbor2.dumps(top), bytes(8)))
+        assert len(str(caught.value)) < 1500
+
+
 @inside("L68")
 def test_numbers_at_the_edges_are_refused_or_mean_what_they_say():
     """L68: one field of the header is an edge value; time and memory stay small."""

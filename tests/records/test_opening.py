@@ -1,6 +1,7 @@
 """Opening record files: formats by content, lazily, closed afterwards. R39 to R41, D11, DESIGN records."""
 
 import sys
+import warnings
 
 import gguf
 import numpy as np
@@ -211,6 +212,21 @@ def test_quantized_gguf_tensors_become_the_float32_that_the_library_gives(name, 
         assert read.numpy().astype("float32").tobytes() == expected.tobytes()
     else:
         assert (read.dtype, read.tobytes()) == (np.dtype("float32"), expected.tobytes())
+
+
+def test_quantized_gguf_scales_that_are_not_finite_give_such_numbers_without_a_warning(tmp_path):
+    """As NumPy computes them; `verify` counts them."""
+    stored = np.zeros((1, 210), "uint8")  # a block of Q6_K, whose scale is at its end
+    stored[0, -2:] = 0, 0x7C  # infinite, and multiplied by zeros
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("w", stored, raw_dtype=gguf.GGMLQuantizationType.Q6_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with warnings.catch_warnings(action="error"), open_record(tmp_path / "m.gguf") as record:
+        numbers = record["w"].read("cpu:0").numpy()
+    assert not np.isfinite(numbers).any()
 
 
 def test_a_gguf_file_cut_or_damaged_anywhere_in_its_header_is_refused_or_read_in_bounded_time(tmp_path):

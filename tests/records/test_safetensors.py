@@ -22,6 +22,7 @@ from records import (
     Scalar,
     open_record,
 )
+from tests.laws.law import inside
 from tests.records.strategies import DTYPES, expected, items, observed, record_of, scalars, texts
 
 
@@ -134,6 +135,65 @@ def test_ids_of_tensors_that_are_gone_do_no_harm(tmp_path):
     assert open_record(file)["w"].id is None
 
 
+def small_file(folder: Path) -> bytes:
+    """Two tensors with ids, a scalar, a text."""
+    record = ModuleRecord(
+        [("b.w", entry(np.array([[1.0, -0.0]], "float32"), 5)), ("a", entry([True, False, True], 2**40))],
+        scalars={"step": 3, "rate": 0.1},
+        metadata={"k": "v"},
+    )
+    record.save(folder / "s.safetensors")
+    return (folder / "s.safetensors").read_bytes()
+
+
+@inside("L66")
+def test_a_file_cut_at_any_byte_is_refused(tmp_path):
+    """L66: every prefix."""
+    data, file = small_file(tmp_path), tmp_path / "r.safetensors"
+    for length in range(len(data)):
+        file.write_bytes(data[:length])
+        with pytest.raises(RecordFormatError, match=r"r\.safetensors"):
+            open_record(file)
+
+
+@inside("L67")
+def test_a_flipped_bit_is_refused_or_in_one_tensor_or_in_the_metadata(tmp_path):
+    """L67: the format has no digest. Ids and scalars are metadata; of tensors at most one is another."""
+    data, file = small_file(tmp_path), tmp_path / "r.safetensors"
+    with open_record(tmp_path / "s.safetensors") as record:
+        whole = tensors_of(record)
+    opened = 0
+    for at in range(len(data)):
+        for bit in range(8):
+            file.unlink(missing_ok=True)
+            file.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            try:
+                with open_record(file) as record:
+                    found = tensors_of(record)
+            except RecordFormatError as error:
+                assert "r.safetensors" in str(error)  # noqa: PT017
+                continue
+            opened += 1
+            assert len(found) == len(whole)
+            assert len(whole - found) <= 1
+    assert opened > 8 * 8  # the float32 values alone
+
+
+def test_a_shape_that_no_array_has_is_refused_though_it_has_no_element(tmp_path):
+    """R98's kind: the library takes it."""
+    file = tmp_path / "r.safetensors"
+    for shape in ([0, 2**62], [0] + [2**31] * 3, [0] * 65):
+        header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        file.write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(RecordFormatError, match=r"r\.safetensors: tensor 'w': the product of shape .* overflows"):
+            open_record(file)
+
+
+def tensors_of(record: ModuleRecord) -> set[tuple[Any, ...]]:
+    """Path, dtype, shape and bytes."""
+    return {(path, *found[1:]) for path, found in observed(record).items()}
+
+
 # Indexes
 
 
@@ -200,6 +260,10 @@ def test_an_index_that_is_damaged_is_refused(tmp_path):
         file.write_bytes(whole[:length])
         with pytest.raises(RecordFormatError, match=r"index\.json"):
             open_record(file)
+    file.write_bytes(b'{"metadata":' + b"[" * 127 + b"]" * 127 + b',"weight_map":{}}')
+    assert len(open_record(file)) == 0
+    with pytest.raises(RecordFormatError, match="deeper than the limit of 127; give max_depth"):
+        open_record(file, max_depth=127)
     for data in (whole.replace(b'"a.w"', b'"b.w"'), b'{"weight_map":' + b"[" * 100_000, whole + b"\xff"):
         file.write_bytes(data)
         with pytest.raises(RecordFormatError, match=r"index\.json: no index"):

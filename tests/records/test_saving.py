@@ -1,6 +1,7 @@
 """Saving is all or nothing: L69, R36 to R47, R82."""
 
 import errno
+import importlib
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -29,14 +30,26 @@ def record_of_ones(number: int, size: int = 300_000) -> ModuleRecord:
         Tensor.from_numpy(array[:100], "cpu:0")))])  # fmt: skip
 
 
+def record_of_noise(seed: int, size: int = 300_000) -> ModuleRecord:
+    """What gzip makes no smaller."""
+    array = np.random.default_rng(seed).integers(0, 256, size, "uint8")
+    return ModuleRecord([("a", RecordEntry(Tensor.from_numpy(array, "cpu:0")))])
+
+
+NAMES = ("r.bpk", "r.safetensors", "r.mpk", "r.mpk.gz")  # one for each writer
+
+
 class Failing:
-    """The module `os`, of which the k-th of the named calls fails; k = 0: none."""
+    """The module `os`, of which the k-th of the named calls ends in `fail`; k = 0: none.
+
+    A write that fails has written half of what it was given, and one that does not may write less as well.
+    """
 
     NAMES = ("open", "write", "lseek", "fsync", "close", "fchmod", "lstat")
 
-    def __init__(self, k: int, error: BaseException) -> None:
+    def __init__(self, k: int, fail: Callable[[], object]) -> None:
         self.k = k
-        self.error = error
+        self.fail = fail
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -45,29 +58,32 @@ class Failing:
             return found
 
         def call(*arguments: Any) -> Any:
+            if name != "write":
+                self.count(name)
+                return found(*arguments)
+            descriptor, data = arguments
+            written = found(descriptor, data[: max(1, len(data) // 2)])
             self.count(name)
-            return found(*arguments)
+            return written
 
         return call
 
     def count(self, name: str) -> None:
         self.calls.append(name)
         if len(self.calls) == self.k:
-            raise self.error
+            self.fail()
 
 
-def save_with_fault(
-    monkeypatch: pytest.MonkeyPatch, record: ModuleRecord, file: Path, k: int, error: BaseException
-) -> list[str]:
+def save_with_fault(record: ModuleRecord, file: Path, k: int, fail: Callable[[], object]) -> list[str]:
     """Save with the k-th call of the system failing; the calls that were made."""
-    failing = Failing(k, error)
+    failing = Failing(k, fail)
     replace = Path.replace
 
     def counted(self: Path, target: Any) -> Any:
         failing.count("replace")
         return replace(self, target)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atomic, "os", failing)
         patch.setattr(Path, "replace", counted)
         try:
@@ -77,31 +93,69 @@ def save_with_fault(
     return failing.calls
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def full_disk() -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fail", [full_disk, interrupt])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_save_that_fails_at_any_call_leaves_the_old_file_and_no_other(error, exists, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_save_that_fails_at_any_call_leaves_the_old_file_and_no_other(name, exists, fail, tmp_path):
     """L69, R44: whichever open, write, flush, close or rename it is; an interrupt likewise."""
-    file = tmp_path / "r.bpk"
+    file, other = tmp_path / name, tmp_path / "other" / name
+    other.parent.mkdir()
     old, new = record_of_ones(1), record_of_ones(2)
-    calls = save_with_fault(monkeypatch, new, tmp_path / "count.bpk", 0, error)
-    (tmp_path / "count.bpk").unlink()
     if exists:
         old.save(file)
-        calls = save_with_fault(monkeypatch, old, file, 0, error)
+        old.save(other)
+    before = file.read_bytes() if exists else None
+    calls = save_with_fault(new, other, 0, fail)
+    after = other.read_bytes()
     assert calls.count("write") >= 4
     assert calls[-6:] == ["fsync", "close", "replace", "open", "fsync", "close"]
-    before = file.read_bytes() if exists else None
+    other.unlink()
+    other.parent.rmdir()
     renamed = len(calls) - 3
     for k in range(1, renamed + 1):
-        with pytest.raises((RecordIoError, KeyboardInterrupt), match=r"r\.bpk|^$"):
-            save_with_fault(monkeypatch, new, file, k, error)
-        assert [found.name for found in tmp_path.iterdir()] == (["r.bpk"] if exists else []), calls[k - 1]
+        with pytest.raises((RecordIoError, KeyboardInterrupt), match=rf"{re.escape(name)}|^$"):
+            save_with_fault(new, file, k, fail)
+        assert [found.name for found in tmp_path.iterdir()] == ([name] if exists else []), calls[k - 1]
         assert not exists or file.read_bytes() == before
     for k in range(renamed + 1, len(calls) + 1):
         with pytest.raises((RecordIoError, KeyboardInterrupt), match=r"in place, but may not survive|^$"):
-            save_with_fault(monkeypatch, new, file, k, error)
-        assert file.read_bytes() == new.into_bytes()
-        assert [found.name for found in tmp_path.iterdir()] == ["r.bpk"]
+            save_with_fault(new, file, k, fail)
+        assert file.read_bytes() == after
+        assert [found.name for found in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of files are Unix's")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_cannot_grow_leaves_the_old_one(name, tmp_path):
+    """R44, with the system's own refusal, which comes in the middle of a write."""
+    file = tmp_path / name
+    old, new = record_of_ones(1), record_of_noise(2)
+    old.save(tmp_path / f"x{name}")
+    new.save(file)
+    size = file.stat().st_size
+    file.unlink()
+    Path(tmp_path / f"x{name}").rename(file)
+    before = file.read_bytes()
+    resource = importlib.import_module("resource")  # which Windows lacks
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for most in (0, 1, 255, size // 2, size - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(RecordIoError, match=re.escape(name)) as caught:
+                new.save(file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.errno == errno.EFBIG
+        assert [found.name for found in tmp_path.iterdir()] == [name]
+        assert file.read_bytes() == before
 
 
 class Lying:
@@ -155,7 +209,7 @@ def test_saving_over_the_file_that_the_record_is_read_from_keeps_its_data(tmp_pa
 
 
 _SAVER = """
-import sys, numpy as np
+import sys
 from tests.records.test_saving import record_of_ones
 records = [record_of_ones(n, 3_000_000) for n in (1, 2)]
 print("ready", flush=True)
@@ -163,6 +217,59 @@ while True:
     for record in records:
         record.save(sys.argv[1])
 """
+_KILLED_AT_EVERY_CALL = """
+import json, os, signal, sys
+from pathlib import Path
+from tests.records.test_saving import record_of_ones, save_with_fault
+
+file, seen = Path(sys.argv[1]), []
+before, new = file.read_bytes(), record_of_ones(2)
+for k in range(1, 1000):
+    file.write_bytes(before)
+    child = os.fork()
+    if child == 0:
+        save_with_fault(new, file, k, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    left = [other for other in file.parent.iterdir() if other != file]
+    seen.append((os.WIFSIGNALED(status), file.read_bytes() == before, [other.name for other in left], child))
+    after = file.read_bytes()
+    for other in left:
+        other.unlink()
+    if not os.WIFSIGNALED(status):
+        break
+    assert after == before or after == Path(sys.argv[2]).read_bytes(), k
+print(json.dumps(seen))
+"""
+
+
+def saver(script: str, *arguments: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a process for each call")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saver_killed_at_any_call_leaves_the_old_file_or_the_new_one(name, tmp_path):
+    """L69: in front of each call of the system, and in the middle of each write; at most its scratch file stays."""
+    (tmp_path / "there").mkdir()
+    file, new = tmp_path / "there" / name, tmp_path / name
+    record_of_ones(1).save(file)
+    record_of_ones(2).save(new)
+    with saver(_KILLED_AT_EVERY_CALL, file, new) as child:
+        seen = json.loads(child.communicate()[0])
+    *killed, last = seen
+    assert not last[0]
+    assert last[2] == []
+    assert file.read_bytes() == new.read_bytes()
+    assert len(killed) >= 12
+    old = [is_old for _, is_old, _, _ in killed]
+    assert old == sorted(old, reverse=True)
+    assert old[-4:] == [True, False, False, False]  # the rename is the call before these three
+    for _, is_old, left, process in killed:
+        assert len(left) <= is_old
+        assert all(re.fullmatch(rf"{re.escape(name)}\.{process}-\d+\.tmp", other) for other in left)
 
 
 def test_a_killed_saver_leaves_a_whole_file(tmp_path):
@@ -171,9 +278,7 @@ def test_a_killed_saver_leaves_a_whole_file(tmp_path):
     record_of_ones(1, 3_000_000).save(file)
     draw = random.Random(0)
     for _ in range(3):
-        child = subprocess.Popen(
-            [sys.executable, "-c", _SAVER, str(file)], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
-        )
+        child = saver(_SAVER, file)
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         time.sleep(draw.uniform(0.01, 0.15))
@@ -189,9 +294,30 @@ def test_a_killed_saver_leaves_a_whole_file(tmp_path):
                 other.unlink()
 
 
-def test_of_two_savers_to_one_path_one_wins_whole(tmp_path):
-    """R47, R43: scratch names differ."""
+def test_whoever_reads_while_two_processes_save_sees_whole_files(tmp_path):
+    """R47: one of the two, and its digest is right."""
     file = tmp_path / "r.bpk"
+    record_of_ones(1, 3_000_000).save(file)
+    savers = [saver(_SAVER, file) for _ in range(2)]
+    try:
+        for child in savers:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+        seen = set()
+        for _ in range(30):
+            with open_record(file, check_data=True) as record:
+                seen.add(record["a"].read("cpu:0").tobytes())
+    finally:
+        for child in savers:
+            child.kill()
+            child.communicate()
+    assert seen <= {bytes([1]) * 3_000_000, bytes([2]) * 3_000_000}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_two_savers_to_one_path_one_wins_whole(name, tmp_path):
+    """R47, R43: scratch names differ."""
+    file = tmp_path / name
     barrier = threading.Barrier(4)
 
     def save(number: int) -> None:
@@ -204,8 +330,13 @@ def test_of_two_savers_to_one_path_one_wins_whole(tmp_path):
         saver.start()
     for saver in savers:
         saver.join()
-    assert file.read_bytes() in [record_of_ones(number).into_bytes() for number in range(1, 5)]
-    assert [found.name for found in tmp_path.iterdir()] == ["r.bpk"]
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+    found = file.read_bytes()
+    made = []
+    for number in range(1, 5):
+        record_of_ones(number).save(file)
+        made.append(file.read_bytes())
+    assert found in made
 
 
 def test_a_scratch_name_that_is_taken_is_skipped(tmp_path, monkeypatch):
