@@ -24,7 +24,7 @@ from engine import (
 )
 from engine.quantization.packing import pack, unpack
 from tests.engine import quantization_oracle as oracle
-from tests.engine.quantization_strategies import levels, numbers
+from tests.engine.quantization_strategies import numbers, schemes
 from tests.laws.law import inside
 
 CPU = "cpu:0"
@@ -99,7 +99,7 @@ def test_words_of_8_bits_are_native_where_the_last_axis_is_whole(value):
 def stored(draw):
     """A quantized tensor of any store, of which each axis may be the packed one."""
     value = draw(st.sampled_from(QuantValue))
-    scheme = QuantScheme(value, QuantStore.native(), **draw(levels()))
+    scheme = draw(schemes([value]))
     rank = draw(st.integers(1 if scheme.block is None else len(scheme.block.size), 3))
     size = (1,) * rank if scheme.block is None else scheme.extents((1,) * rank)
     shape = tuple(extent * draw(st.integers(1, 3)) for extent in size)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .layered import LayeredSpec
-from .observations import Bits, Meta
+from .observations import Bits, Meta, ValueMeta
 from .operations import Map, Op, Visit
 from .protocol import Adapter, Handle, Refused
-from .spec_tree import Event, Printed, TreeSpec, lazy_paths, tensors
+from .spec_tree import ConstantSpec, Event, Printed, TreeSpec, lazy_paths, tensors
 
 
 def built(adapter: Adapter, spec: TreeSpec | LayeredSpec) -> Handle:
@@ -67,7 +67,8 @@ class Observation(Printed):
 
 
 def observed(adapter: Adapter, target: Handle, spec: TreeSpec) -> Observation:
-    """What can be seen of a module; makes nothing."""
+    """What can be seen of a module; makes nothing. The spec tree tells of its plain tensors."""
     meta = adapter.meta(target)
-    lazy = meta.lazy()
-    return Observation(meta, {path: read(adapter, target, path) for path in tensors(spec) if path not in lazy})
+    made = [value.path for value in meta.values if isinstance(value, ValueMeta) and not value.lazy]
+    made += [path for path, node in tensors(spec).items() if isinstance(node, ConstantSpec)]
+    return Observation(meta, {path: read(adapter, target, path) for path in made})

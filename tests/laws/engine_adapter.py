@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+import numpy as np
+
 from engine import (
     AutodiffError,
     DeviceMismatchError,
     DTypeError,
     EngineError,
     ShapeError,
+    dequantize,
     transfer,
 )
 from modules import (
@@ -26,6 +29,7 @@ from modules import (
     Param,
     ParamGroup,
     PathError,
+    QuantizerError,
     RunningState,
 )
 from records import ParamId, RecordFormatError, RecordValidationError
@@ -34,6 +38,7 @@ from . import operations as op
 from .engine_build import Built, InitialiserFailed, NameRefused
 from .engine_gradients import gradients_of, reported, stepped
 from .engine_groups import param_group
+from .engine_quantization import changed
 from .engine_view import Places, Recorder, observed
 from .group_expressions import Group
 from .observations import Bits, Crossing, Meta, TransferLog
@@ -53,6 +58,7 @@ _KINDS: Final[Sequence[tuple[type[Exception], RefusalKind]]] = (
     (NameRefused, "name"),
     (FrozenModuleError, "frozen"),
     (PathError, "name"),
+    (QuantizerError, "scheme"),
     (GroupError, "group"),
     (AutodiffError, "autodiff"),
     (DeviceMismatchError, "device_mismatch"),
@@ -158,6 +164,7 @@ class EngineAdapter:
             *("visit", "map", "order", "ids", "lazy", "running", "threads", "devices", "transfer_log", "fork"),
             *("state.flags", "state.params", "groups", "records", "records.options", "records.rename"),
             *("records.mappers", "format.burnpack", "display", "persistent", "autodiff", "optimizers"),
+            *("quantize", "lora", "reparam"),
         ),
         "native",
     )
@@ -169,13 +176,14 @@ class EngineAdapter:
     def build(self, spec: TreeSpec) -> Version | Refused:
         built = Built(spec)
         try:
-            return Version(built.node(spec.root, ""), built)
+            return Version(built.module(), built)
         except _REFUSALS as error:
             return _refused(error)
 
     def apply(self, target: Version, operation: op.Op) -> Done | Refused:
         try:
-            module, output = self._result(target, operation)
+            with np.errstate(all="ignore"):  # values are any bits
+                module, output = self._result(target, operation)
         except _REFUSALS as error:
             return _refused(error)
         return Done(Version(module, target.built), output)
@@ -200,7 +208,7 @@ class EngineAdapter:
             case op.Clone():
                 return module.clone(), None
             case op.Force(path):
-                module.at(path).val()
+                module.at(path).base()
                 return module, None
             case op.Update(path, amount):
                 module.at(path).update(lambda value: value + amount)
@@ -234,7 +242,12 @@ class EngineAdapter:
                 return stepped(module, name, dict(settings), used, number), None
             case op.SetRequireGrad() | op.NoGrad() | op.Freeze() | op.Unfreeze():
                 return self._switched(target, operation), None
-        return on_records(module, operation)
+            case op.Effective(path):
+                value = module.at(path).val()
+                return module, bits_of(dequantize(value) if value.is_quantized else value)
+        group = getattr(operation, "group", None)
+        made = changed(module, operation, None if group is None else self._group(target, group))
+        return on_records(module, operation) if made is None else (made, None)
 
     def _group(self, target: Version, group: Group) -> ParamGroup:
         return param_group(group, target.module, target.built.groups)
@@ -260,7 +273,7 @@ class EngineAdapter:
     def meta(self, target: Version) -> Meta:
         recorder = Recorder()
         target.module.visit(recorder)
-        places = Places(target.module)
+        places = Places(target.module, dict(recorder.shown))
         return Meta(tuple(observed(path, leaf) for path, leaf in recorder.shown), places.skeleton, places.ties)
 
     def bits(self, target: Version, path: str) -> Bits | Refused:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from engine import Device, Tensor
-from modules import Array, EnumModule, Flag, Module, Param, ParamGroup, RunningState, skip
+from modules import Array, EnumModule, Flag, LoraAdapter, Module, Param, ParamGroup, RunningState, skip
 
+from .engine_quantization import Attaching
 from .spec_tree import (
     ConfigSpec,
     ConstantSpec,
@@ -23,6 +24,7 @@ from .spec_tree import (
     StructSpec,
     TreeSpec,
     Value,
+    attached_to,
     numpy_dtype,
     tied_with,
 )
@@ -60,6 +62,21 @@ class Built:
         self.runs: dict[str, int] = {}
         self.groups: dict[str, ParamGroup] = {}
         self._made: dict[str, Any] = {}
+
+    def module(self) -> Module:
+        """The module of the spec, with what is attached to its parameters."""
+        made = self.node(self.spec.root, "")
+        held = attached_to(self.spec)
+        if not held:
+            return made
+        adapters: dict[str, LoraAdapter] = {}
+        for path, (name, inside) in held.items():
+            first = tied_with(self.spec, path)[0]
+            if first not in adapters:
+                fields = {field: self.node(child, f"{path}.{name}.{field}") for field, child in inside.fields}
+                adapters[first] = LoraAdapter(**fields)
+            adapters[path] = adapters[first]
+        return made.apply_reparameterization(Attaching(adapters))
 
     def node(self, node: Node, path: str) -> Any:
         """What a node of the spec is in Python; places that the sharing table ties get one object."""

@@ -26,7 +26,7 @@ def gradients_of(module: Module, used: Sequence[str]) -> Gradients:
 
 
 def _value(leaf: Param | RunningState) -> Tensor:
-    return leaf.val() if isinstance(leaf, Param) else leaf.value()
+    return leaf.base() if isinstance(leaf, Param) else leaf.value()
 
 
 def reported(module: Module, gradients: Gradients) -> tuple[Gradient, ...]:

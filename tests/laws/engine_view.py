@@ -7,6 +7,7 @@ from engine import Tensor
 from modules import Array, Draws, EnumModule, Flag, Module, ModuleVisitor, Param, PathError, RunningState
 
 from .engine_build import joined
+from .engine_quantization import dtype_name
 from .observations import FlagMeta, Skeleton, ValueMeta
 from .spec_tree import Enter, Event, Exit, Seen
 
@@ -50,7 +51,7 @@ def observed(path: str, leaf: Param | Flag) -> ValueMeta | FlagMeta:
         kind=leaf.kind,
         id=int(leaf.id),
         shape=leaf.shape,
-        dtype=str(leaf.dtype),
+        dtype=dtype_name(leaf.dtype),
         device=str(device.inner()),
         lazy=lazy,
         autodiff=device.is_autodiff,
@@ -60,10 +61,11 @@ def observed(path: str, leaf: Param | Flag) -> ValueMeta | FlagMeta:
 
 
 class Places:
-    """The skeleton of a module, and the objects at its places."""
+    """The skeleton of a module, and the objects at its places; of a parameter the one that a visit shows."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, shown: Mapping[str, Param | Flag]) -> None:
         self.module = module
+        self.shown = shown
         self.holders: dict[int, list[str]] = {}
         self.skeleton = self.of(module, "")
         self.ties = tuple(tuple(paths) for paths in self.holders.values() if len(paths) > 1)
@@ -81,10 +83,13 @@ class Places:
         if path and self.is_configuration(path):
             return ("config", _plain(value))
         if isinstance(value, (Param, Flag, RunningState, Tensor)):
-            self.holders.setdefault(id(value), []).append(path)
+            seen = self.shown[path] if isinstance(value, Param) else value
+            self.holders.setdefault(id(seen), []).append(path)
         match value:
             case Param():
-                return (value.kind,)
+                held = value.reparameterization
+                below = () if held is None else ((held.NAME, self.of(held, joined(path, held.NAME))),)
+                return (value.kind, *below)
             case Flag():
                 return ("flag",)
             case RunningState():

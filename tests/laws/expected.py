@@ -56,7 +56,8 @@ def skeleton(node: Node, path: str = "", moved: Mapping[str, tuple[str, bool]] |
     """The tree as nested tuples: containers and the names in them, kinds of leaf, plain tensors, configuration.
 
     ``("struct", type, ((name, …), …))``, ``("enum", type, variant, …)``, ``("list", (…))``,
-    ``("dict", ((key, …), …))``, ``("float",)``, ``("running",)``, ``("flag",)``, ``("none",)``, ``("config", …)``,
+    ``("dict", ((key, …), …))``, ``("float",)``, ``("float", (NAME, …))`` where something is attached,
+    ``("running",)``, ``("flag",)``, ``("none",)``, ``("config", …)``,
     ``("constant", dtype, shape, device, autodiff)``.
 
     Args:
@@ -72,7 +73,7 @@ def skeleton(node: Node, path: str = "", moved: Mapping[str, tuple[str, bool]] |
         case None:
             return ("none",)
         case ParamSpec():
-            return (inner.value.kind,)
+            return (inner.value.kind, *below)
         case RunningSpec():
             return ("running",)
         case FlagSpec():

@@ -6,9 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from engine import Calibration, QuantizationError, QuantScheme, QuantStore, QuantValue, ScaleDtype
+from engine import Calibration, QuantizationError, QuantScheme, QuantStore, QuantValue, ScaleDtype, dequantize
 from engine.quantization import packing, quantized, rounding, scales
-from modules import Param, Quantizer, QuantizerError
+from modules import Module, ModuleMapper, Param, Quantizer, QuantizerError
+from records import ParamId
 
 from .faults import Patch, fault
 
@@ -213,7 +214,7 @@ def _y130(patch: Patch) -> None:
     patch.setattr(Quantizer, "quantized", quantized)
 
 
-@fault("Y131 the quantizer's group is not asked", "L83")
+@fault("Y131 the quantizer's group is not asked", "L24", "L50", "L51", "L83")
 def _y131(patch: Patch) -> None:
     original = Quantizer._reason
 
@@ -233,3 +234,22 @@ def _y132(patch: Patch) -> None:
         return original(turned if self.scheme.block is not None else self, xp, ids)
 
     patch.setattr(quantized.Quantized, "rows", rows)
+
+
+@fault("Y133 quantizing gives a parameter a new id", "L16", "L34", "L50", "L83")
+def _y133(patch: Patch) -> None:
+    original = Quantizer.quantized
+    patch.setattr(Quantizer, "quantized", lambda self, param: original(self, param).with_id(ParamId.new()))
+
+
+class _Dense(ModuleMapper):
+    """What is quantized becomes dense."""
+
+    def map_float(self, path: str, param: Param, /) -> Param:
+        return param.map(dequantize) if param.base().is_quantized else param
+
+
+@fault("Y134 a fork makes quantized values dense", "L34", "L83", "L91")
+def _y134(patch: Patch) -> None:
+    original = Module.fork
+    patch.setattr(Module, "fork", lambda self, device: original(self, device).map(_Dense()))

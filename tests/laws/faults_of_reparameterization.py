@@ -5,6 +5,7 @@ from typing import Any
 from engine import Tensor, ones
 from modules import Lora, LoraAdapter, Module, Param, recording, reparameterizer, traversal
 from modules.attached import Attached
+from modules.parallel import check
 from modules.tree import leaves, num_elements
 from records import ParamId
 
@@ -21,7 +22,7 @@ def _x33(patch: Patch) -> None:
     patch.setattr(LoraAdapter, "__init__", init)
 
 
-@fault("X34 materialize keeps the factors' trainability", "L89")
+@fault("X34 materialize keeps the factors' trainability", "L34", "L89")
 def _x34(patch: Patch) -> None:
     original = reparameterizer._folded
 
@@ -41,7 +42,7 @@ def _y140(patch: Patch) -> None:
     patch.setattr(Module, "num_params", counted)
 
 
-@fault("Y141 materialize gives a parameter a new id", "L84", "L89")
+@fault("Y141 materialize gives a parameter a new id", "L16", "L34", "L84", "L89")
 def _y141(patch: Patch) -> None:
     original = reparameterizer._folded
     patch.setattr(reparameterizer, "_folded", lambda param: original(param).with_id(ParamId.new()))
@@ -65,14 +66,14 @@ def _y143(patch: Patch) -> None:
     patch.setattr(Attached, "value", value)
 
 
-@fault("Y144 LoRA leaves the bases to train", "L87")
+@fault("Y144 LoRA leaves the bases to train", "L34", "L87")
 def _y144(patch: Patch) -> None:
     original = Lora.reparameterize
     patch.setattr(Lora, "reparameterize", lambda self, path, param: (param, original(self, path, param)[1]))
     patch.setattr(Lora, "_prepared", lambda self, module: module)
 
 
-@fault("Y145 a visit shows what is attached before the base", "L88")
+@fault("Y145 a visit shows what is attached before the base", "L5", "L8", "L88")
 def _y145(patch: Patch) -> None:
     def visit_attached(bare: Param, held: Any, visitor: Any, hooks: dict[str, Any], path: str) -> None:
         visitor.enter_module(held.NAME, "Reparameterization")
@@ -83,7 +84,7 @@ def _y145(patch: Patch) -> None:
     patch.setattr(traversal, "_visit_attached", visit_attached)
 
 
-@fault("Y146 a record holds no factors", "L90")
+@fault("Y146 a record holds no factors", "L53", "L59", "L90")
 def _y146(patch: Patch) -> None:
     def bases(module: Any) -> Any:
         names = (".lora.", ".identity.", ".learned_scale.")
@@ -92,12 +93,30 @@ def _y146(patch: Patch) -> None:
     patch.setattr(recording, "leaves", bases)
 
 
-@fault("Y147 a fork folds in what is attached", "L91")
+@fault("Y147 a fork folds in what is attached", "L28", "L34", "L91")
 def _y147(patch: Patch) -> None:
     original = Module.fork
     patch.setattr(Module, "fork", lambda self, device: original(self, device).materialize())
 
 
-@fault("Y148 a second reparameterization is taken", "L91")
+@fault("Y148 a second reparameterization is taken", "L34", "L91")
 def _y148(patch: Patch) -> None:
     patch.setattr(reparameterizer, "reparameterized_paths", lambda module: iter(()))
+
+
+@fault("Y149 LoRA makes every matrix", "L24")
+def _y149(patch: Patch) -> None:
+    original = Lora.reparameterize
+
+    def reparameterize(self: Lora, path: str, param: Param) -> Any:
+        if len(param.shape) == 2:
+            param.base()
+        return original(self, path, param)
+
+    patch.setattr(Lora, "reparameterize", reparameterize)
+
+
+@fault("Y150 a factor that is elsewhere is not seen", "L96")
+def _y150(patch: Patch) -> None:
+    original = check.leaves
+    patch.setattr(check, "leaves", lambda layer: [one for one in original(layer) if ".lora." not in f".{one[0]}"])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import permutations, product
+from math import prod
 from typing import Any, Final, Literal, TypeVar
 
 from hypothesis import strategies as st
@@ -36,6 +37,8 @@ from .spec_tree import (
     StructSpec,
     TreeSpec,
     Value,
+    leaves,
+    lora,
     numpy_dtype,
 )
 
@@ -173,6 +176,28 @@ def param(draw: DrawFn, grammar: Grammar, kind: str, pool: Pool, *, lazy: bool =
     return ParamSpec(value, wish=wish or kind != "float", lazy=lazy or (deferred and grammar.lazy))
 
 
+def adapted(draw: DrawFn, grammar: Grammar, pool: Pool) -> ParamSpec:
+    """A matrix with the factors of LoRA, of rank 1 or 2, which train or not like any other parameter."""
+    wish, lazy = draw(_one_of(_WISHES))
+    (rows, columns), rank, dtype = draw(_one_of(_MATRICES)), draw(_one_of((1, 2))), draw(_dtypes(grammar))
+    device = draw(pool.device)
+
+    def value(*shape: int) -> Value:
+        return Value(dtype, shape, contents(draw, dtype, prod(shape)), device)
+
+    a, b = (ParamSpec(value(*shape), wish=draw(_one_of((True, False)))) for shape in ((rows, rank), (rank, columns)))
+    scale = draw(_one_of((0.5, 2.0, -1.0)))
+    return ParamSpec(value(rows, columns), wish, lazy and grammar.lazy, attached=lora(a, b, scale))
+
+
+_MATRICES: Final = ((1, 1), (1, 2), (2, 3), (3, 2))
+
+
+@cache
+def _dtypes(grammar: Grammar) -> SearchStrategy[str]:
+    return st.sampled_from(grammar.dtypes_of("float"))
+
+
 @cache
 def _leaf_kinds(grammar: Grammar) -> SearchStrategy[str]:
     absent = ["none"] if grammar.absent else []
@@ -189,6 +214,8 @@ def leaf_of(draw: DrawFn, grammar: Grammar, kind: str, pool: Pool) -> Node:
     match kind:
         case "float" | "int" | "bool":
             return param(draw, grammar, kind, pool)
+        case "adapted":
+            return adapted(draw, grammar, pool)
         case "flag":
             return FlagSpec(draw(st.booleans()))
         case "running":
@@ -318,7 +345,7 @@ class Harvest:
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        self.paths: dict[int, list[str]] = {}
+        self.paths: dict[tuple[int, str], list[str]] = {}
 
     def tree(self, root: Growing) -> TreeSpec:
         top = StructSpec(self.fields(root, ""), "Root")
@@ -334,7 +361,8 @@ class Harvest:
     def node(self, node: "Growing | Planted", path: str) -> Node:
         if isinstance(node, Planted):
             if node.same is not None:
-                self.paths.setdefault(node.same, []).append(path)
+                for below in _places_in(node.node):
+                    self.paths.setdefault((node.same, below), []).append(f"{path}{below}")
             return node.node
         match node.kind:
             case "list" | "tuple" | "array" as kind:
@@ -346,6 +374,14 @@ class Harvest:
             case "optional":
                 return OptionalSpec(StructSpec(self.fields(node, f"{path}."), "Maybe"))
         return StructSpec(self.fields(node, f"{path}."))
+
+
+def _places_in(node: Node) -> list[str]:
+    """What is tied where this stands in two places: itself, and what is attached to it; as ends of paths."""
+    if not isinstance(node, ParamSpec) or node.attached is None:
+        return [""]
+    name, held = node.attached
+    return ["", *(f".{name}.{inner}" for inner in leaves(TreeSpec(held)))]
 
 
 @st.composite

@@ -11,7 +11,7 @@ model, and how it crosses devices, is computed in `layered_expected`.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from .spec_tree import (
     ConfigSpec,
@@ -184,7 +184,7 @@ class LayeredSpec(Printed):
             strays["head.weight"] = strays.get("stem.weight", self.placement.input)
         made: dict[str, StructSpec] = {}
         for (name, path), layer, device in zip(self.paths.items(), self.layers, self.placement.layers, strict=True):
-            fields = ((field, _on(node, strays.get(f"{path}.{field}", device))) for field, node in layer.fields)
+            fields = ((field, _on(node, device, strays, f"{path}.{field}")) for field, node in layer.fields)
             made[path] = StructSpec((("label", ConfigSpec(name)), *fields), "Layer")
         return made
 
@@ -212,12 +212,18 @@ class LayeredSpec(Printed):
         return replace(self, placement=placement)
 
 
-def _on(node: Node, device: str) -> Node:
-    """A leaf on a device, or a module with all of its leaves there; what has none as it is."""
+def _on(node: Node, device: str, strays: Mapping[str, str], path: str) -> Node:
+    """A leaf on a device, or where it strays to; a module, or what is attached, with all of its leaves there."""
     if isinstance(node, StructSpec):
-        return replace(node, fields=tuple((name, _on(child, device)) for name, child in node.fields))
-    value = getattr(node, "value", None)
-    return replace(node, value=replace(value, device=device)) if isinstance(value, Value) else node  # pyright: ignore
+        fields = ((name, _on(child, device, strays, f"{path}.{name}")) for name, child in node.fields)
+        return replace(node, fields=tuple(fields))
+    if not isinstance(value := getattr(node, "value", None), Value):
+        return node
+    made: Any = replace(node, value=replace(value, device=strays.get(path, device)))  # pyright: ignore
+    if isinstance(node, ParamSpec) and node.attached is not None:
+        name, held = node.attached
+        made = replace(made, attached=(name, _on(held, device, strays, f"{path}.{name}")))
+    return made
 
 
 # Signals

@@ -76,7 +76,7 @@ class EngineAdapter(engine_adapter.EngineAdapter):
         if isinstance(spec, TreeSpec):
             return super().build(spec)
         built = LayeredBuilt(spec)
-        return Version(built.node(built.spec.root, ""), built)
+        return Version(built.module(), built)
 
     def apply(self, target: Version, operation: Op) -> Done | Refused:
         if not isinstance(operation, _OWN) or not isinstance(target.built, LayeredBuilt):

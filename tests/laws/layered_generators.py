@@ -32,6 +32,7 @@ from .spec_tree import (
     SequenceSpec,
     StructSpec,
     Value,
+    lora,
     numpy_dtype,
 )
 
@@ -179,6 +180,21 @@ def with_lazy(spec: LayeredSpec, fails: int) -> LayeredSpec:
 def without_lazy(spec: LayeredSpec) -> LayeredSpec:
     """The model, all of whose parameters have values."""
     return _each_node(spec, lambda node: replace(node, lazy=False) if isinstance(node, ParamSpec) else node)
+
+
+def with_adapters(spec: LayeredSpec) -> LayeredSpec:
+    """The model with factors of zeros at each matrix of its layers; a tied one, which has none, as it is."""
+
+    def adapted(node: Node) -> Node:
+        if not isinstance(node, ParamSpec) or node.value.kind != "float" or len(node.value.shape) != 2:
+            return node
+        value = node.value
+        width = numpy_dtype(value.dtype).itemsize
+        shapes = (value.shape[0], 1), (1, value.shape[1])
+        a, b = (ParamSpec(replace(value, shape=shape, data=bytes(width * max(shape)))) for shape in shapes)
+        return replace(node, attached=lora(a, b, 1.0))
+
+    return spec if spec.tied else _each_node(spec, adapted)
 
 
 def with_other_values(spec: LayeredSpec) -> LayeredSpec:

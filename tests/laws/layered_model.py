@@ -17,8 +17,9 @@ from .layered import CAUSAL, DROP, REMEMBERING, LayeredSpec, LayerName, Placemen
 from .layered_expected import Array, Crossings, Misplaced
 from .layered_gradients import PullBack, pulled
 from .model_adapter import ModelAdapter as ModelOfTrees
-from .model_adapter import RefusalError, Version, Weight
-from .model_leaves import Switch
+from .model_attaching import effective
+from .model_leaves import RefusalError, Switch, Weight, array_of
+from .model_version import Version
 from .observations import Bits
 from .operations import Fork, Op, ToDevice
 from .protocol import Done, Level, Refused
@@ -58,9 +59,8 @@ class LayeredVersion(Version):
         return leaf
 
     def read(self, path: str) -> Array:
-        """Its value."""
-        bits = self.weight(path).bits()
-        return np.frombuffer(bits.data, numpy_dtype(bits.dtype)).reshape(bits.shape)
+        """What layers compute with; what is quantized in the model's dtype (Q35)."""
+        return array_of(effective(self, path), self.layered.dtype if self.weight(path).quantized else None)
 
     def checked(self) -> "LayeredVersion":
         """This, if every layer is where the placement says (P25 to P29, D2)."""

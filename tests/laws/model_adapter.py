@@ -12,17 +12,18 @@ that all versions of its parameter share.
 import base64
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
-from typing import Final
 
 from . import expected
+from . import model_attaching as attaching
 from . import operations as op
 from .group_expressions import Group, accepts, matched, patterns, resolved
 from .model_gradients import gradients, stepped, uses_of
 from .model_leaves import Cell, Leaf, RefusalError, Switch, Weight, sum_of
 from .model_records import on_records, to_record
+from .model_version import Version
 from .observations import Bits, Crossing, FlagMeta, Meta, TransferLog, ValueMeta
 from .protocol import Done, Grammar, Level, Refused
 from .spec_tree import (
@@ -42,49 +43,6 @@ from .spec_tree import (
     walk,
 )
 
-SEEN: Final = ("param", "running")
-
-
-@dataclass(frozen=True)
-class Version:
-    """A handle: the leaves and plain tensors of a module by path.
-
-    All versions share the first one's cells by path, and the groups that were
-    kept, by name.
-    """
-
-    spec: TreeSpec
-    leaves: Mapping[str, Leaf]
-    cells: Mapping[str, Cell]
-    kept: dict[str, Group]
-
-    @property
-    def ids(self) -> dict[str, int]:
-        """The ids of what visitors see, by path, in order."""
-        return {path: leaf.id for path, leaf in self.leaves.items() if isinstance(leaf, Switch) or leaf.role in SEEN}
-
-    def each(self, change: Callable[[Leaf], Leaf], group: Group | None = None) -> "Version":
-        """One result per object, in all its places that the group has (D8); running states are always its own (M97).
-
-        Raises:
-            RefusalError: `change` does, and the path is added to its message.
-        """
-        chosen = set(self.leaves) if group is None else {*matched(group, self.ids, self.kept)}
-        made: dict[int, Leaf] = {}
-        leaves = dict(self.leaves)
-        for path, leaf in self.leaves.items():
-            running = isinstance(leaf, Weight) and leaf.role == "running"
-            if path not in chosen and not running:
-                continue
-            if id(leaf) not in made:
-                try:
-                    changed = change(leaf)
-                except RefusalError as error:
-                    raise RefusalError(error.refused.kind, f"{path}: {error.refused.message}") from error
-                made[id(leaf)] = replace(leaf) if running and changed is leaf else changed
-            leaves[path] = made[id(leaf)]
-        return replace(self, leaves=leaves)
-
 
 class ModelAdapter:
     """The rules, run."""
@@ -97,6 +55,7 @@ class ModelAdapter:
             *("visit", "map", "order", "ids", "lazy", "running", "threads", "devices", "transfer_log", "fork"),
             *("state.flags", "state.params", "groups", "records", "records.options", "records.rename"),
             *("records.mappers", "format.burnpack", "display", "persistent", "autodiff", "optimizers"),
+            *("quantize", "lora", "reparam"),
         ),
         "native",
     )
@@ -242,6 +201,10 @@ class ModelAdapter:
             case op.ToRecord(group):
                 chosen = None if group is None else matched(group, target.ids, target.kept)
                 return Done(target, to_record(target.leaves, chosen))
+            case op.Quantize() | op.ApplyLora() | op.Materialize():
+                return Done(attaching.changed(target, operation))
+            case op.Effective(path):
+                return Done(target, attaching.effective(target, path))
         leaves, output = on_records(target.leaves, operation)
         return Done(replace(target, leaves=leaves), output)
 
@@ -294,7 +257,7 @@ class ModelAdapter:
     def cross(self, leaf: Weight, device: str) -> None:
         count = self._crossings.setdefault((leaf.device, device), [0, 0])
         count[0] += 1
-        count[1] += len(leaf.bits().data)
+        count[1] += leaf.nbytes
 
     def switch(self, leaf: Leaf, on: bool, flags: bool) -> Leaf:
         """The leaf on or off; the same object where that changes nothing, so that ties stay (L11, D8)."""
@@ -305,7 +268,7 @@ class ModelAdapter:
             return leaf
         if on and leaf.tracking == "N":
             raise RefusalError("autodiff", "a recorded operation made the value; use fork")
-        tracking = "P" if not leaf.autodiff else "L" if on else "U"
+        tracking = "P" if not leaf.autodiff else "L" if on and not leaf.quantized else "U"
         changes = (leaf.trainable, leaf.tracking) != (on, tracking)
         return replace(leaf.tracked(tracking), trainable=on) if changes else leaf
 

@@ -9,8 +9,9 @@ from . import operations as op
 from . import record_expected as expected
 from . import record_operations as rec
 from .burnpack_file import parsed, written
-from .model_leaves import Cell, Leaf, RefusalError, TurnedCell, Weight, exchanged
+from .model_leaves import Cell, Leaf, RefusalError, TurnedCell, Weight, array_of, bits_of, exchanged
 from .operations import Entry, LoadOptions, Record
+from .schemes import is_scheme
 from .spec_tree import kind_of
 
 Leaves: TypeAlias = Mapping[str, Leaf]
@@ -69,7 +70,7 @@ def load(leaves: Leaves, record: Record, options: LoadOptions) -> tuple[Leaves, 
     taken: dict[int, tuple[Weight, list[Entry]]] = {}
     for number, (leaf, paths) in holders.items():
         found = [entries[path] for path in paths if path in entries]
-        misfits = _misfits(leaf, found)
+        misfits = _misfits(leaf, found, options.cast)
         mismatched |= misfits
         if not found:
             missing.update(paths)
@@ -86,12 +87,16 @@ def load(leaves: Leaves, record: Record, options: LoadOptions) -> tuple[Leaves, 
     return {path: changed.setdefault(id(leaf), _own(leaf)) for path, leaf in leaves.items()}, fitting
 
 
-def _misfits(leaf: Weight, found: list[Entry]) -> dict[str, str]:
-    """Entries that the leaf cannot take, by path, and why: of another kind or shape, or tied and different."""
+def _misfits(leaf: Weight, found: list[Entry], cast: bool) -> dict[str, str]:
+    """Entries that the leaf cannot take, by path, and why: of another kind or shape, or tied and different.
+
+    A cast does not quantize (R16).
+    """
     wrong: dict[str, str] = {}
     for entry in found:
         bits = entry.bits
-        if kind_of(bits.dtype) != leaf.kind or bits.shape != leaf.filed_shape:
+        quantizes = cast and leaf.quantized and bits.dtype != leaf.dtype
+        if kind_of(bits.dtype) != leaf.kind or bits.shape != leaf.filed_shape or quantizes:
             wrong[entry.path] = f"{bits.dtype} {bits.shape} for {leaf.dtype} {leaf.filed_shape}"
     if wrong:
         return wrong
@@ -124,7 +129,10 @@ def _own(leaf: Leaf) -> Leaf:
 
 def _loaded(leaf: Weight, found: list[Entry], options: LoadOptions) -> Weight:
     bits = found[0].bits
-    if options.cast and bits.dtype != leaf.dtype:
+    if is_scheme(bits.dtype):
+        if leaf.role == "running" or (options.cast and not leaf.quantized):  # M96, R15
+            bits = bits_of(array_of(bits, leaf.dtype if options.cast else None))
+    elif options.cast and bits.dtype != leaf.dtype:
         bits = expected.cast(bits, leaf.dtype)
     number = next((entry.id for entry in found if entry.id is not None), None)
     keeps = leaf.role == "running" or number is None

@@ -5,10 +5,11 @@ a *record* a tuple of entries. Each operation names the capabilities it needs.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from .group_expressions import EVERYTHING, Group
 from .observations import Bits
+from .schemes import Scheme
 from .spec_tree import Printed
 
 # Mappers
@@ -234,6 +235,8 @@ class ToDevice(Op):
 class Backward(Query):
     """The gradients of a loss: the sum of all elements of `used` floats, each as often as its path is there.
 
+    What counts is the stored value of a parameter, whatever is attached to it.
+
     The loss is computed with what `through`, one operation after the other,
     make of the receiver; losses of several devices are copied together.
 
@@ -301,3 +304,47 @@ class LoadRecord(Op):
     needs: ClassVar = ("records",)
     record: Record = Record(())
     options: LoadOptions = LoadOptions()
+
+
+# Quantization and reparameterization
+
+
+@dataclass(frozen=True, repr=False)
+class Quantize(Op):
+    """Quantize the float parameters that a group matches; without one all, by the form without a group."""
+
+    needs: ClassVar = ("quantize",)
+    scheme: Scheme
+    calibration: Literal["MinMax", "AbsMean"] = "MinMax"
+    group: Group | None = None
+    allow_nonfinite: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class ApplyLora(Op):
+    """LoRA: adapters at the matrices that a group matches; all float parameters are frozen.
+
+    The initial value of a factor goes by the seed and its path alone.
+    """
+
+    needs: ClassVar = ("lora",)
+    rank: int = 1
+    alpha: float = 1.0
+    dtype: str | None = None
+    group: Group | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Materialize(Op):
+    """Store what is computed with, in the place of what is attached."""
+
+    needs: ClassVar = ("reparam",)
+
+
+@dataclass(frozen=True, repr=False)
+class Effective(Query):
+    """Output: what layers compute with at the path of a float parameter, Bits of floats; makes what is lazy."""
+
+    needs: ClassVar = ("reparam",)
+    path: str = ""

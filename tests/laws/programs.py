@@ -15,6 +15,7 @@ from .generators import pick, trees
 from .group_generators import Matchable, chosen, group
 from .operations import (
     AddConstant,
+    ApplyLora,
     Clone,
     CollectDevices,
     CountParams,
@@ -25,9 +26,11 @@ from .operations import (
     Freeze,
     Map,
     Mapper,
+    Materialize,
     NoGrad,
     Number,
     Op,
+    Quantize,
     ReplaceId,
     SetFlag,
     SetRequireGrad,
@@ -41,7 +44,8 @@ from .operations import (
     Visit,
 )
 from .protocol import Adapter, Grammar
-from .spec_tree import FlagSpec, Printed, RunningSpec, TreeSpec, lazy_paths, leaves
+from .schemes import Scheme
+from .spec_tree import FlagSpec, Printed, RunningSpec, TreeSpec, lazy_paths, leaves, without_attached
 
 IDS: Final = st.integers(0, 2**64 - 1)
 _STARTS: Final = st.integers(0, 2**63)
@@ -102,11 +106,18 @@ def mappers(draw: DrawFn, spec: TreeSpec, min_size: int = 0) -> Mapper:
 
 # Operations
 
-_SINGLE: Final = (Clone, Visit, CountParams, CollectDevices, Display, Train, Valid, NoGrad)
+_SINGLE: Final = (Clone, Visit, CountParams, CollectDevices, Display, Train, Valid, NoGrad, Materialize)
 READS: Final = (Visit, CountParams, CollectDevices, Display)
 SWITCHES: Final = (Train, Valid, NoGrad, SetRequireGrad, Freeze, Unfreeze)
 MOVES: Final = (Fork, ToDevice)
+REMAKING: Final = (Quantize, ApplyLora, Materialize)
+"""What changes how values are stored, or what is attached to them; it makes what is lazy."""
 EVERY: Final = (Clone, Map, *MOVES, *SWITCHES, Force, Update, *READS, ToRecord)
+"""All else; what is found by a few of these is not found among too many others."""
+SCHEMES: Final = (
+    *(Scheme("Q8S"), Scheme("Q4F", "PackedU32"), Scheme("Q8S", whole="F16"), Scheme("E4M3")),
+    *(Scheme("Q8S", blocks=(1,), each="BF16"), Scheme("Q4S", blocks=(2,)), Scheme("Q2S", blocks=(2, 1))),
+)
 
 
 def _operation(draw: DrawFn, kind: type[Op], at: Places, grammar: Grammar, adds: bool) -> Op:
@@ -126,6 +137,10 @@ def _operation(draw: DrawFn, kind: type[Op], at: Places, grammar: Grammar, adds:
         return SetRequireGrad(draw(st.booleans()), meant)
     if kind in (Freeze, Unfreeze, ToRecord):
         return kind(meant)  # pyright: ignore[reportCallIssue]
+    if kind is Quantize:
+        return Quantize(pick(draw, SCHEMES), pick(draw, ("MinMax", "AbsMean")), meant, pick(draw, (True, True, False)))
+    if kind is ApplyLora:
+        return ApplyLora(draw(_FEW) + 1, 2.0, group=meant)
     raise TypeError(f"{kind.__name__} has no strategy")
 
 
@@ -152,9 +167,12 @@ class Program(Printed):
 def programs(
     draw: DrawFn, adapter: Adapter, kinds: Sequence[type[Op]], *, max_steps: int = 6, adds: bool = True, **of_trees: Any
 ) -> Program:
-    """Programs of the operations that an implementation offers; most steps are on the newest version."""
+    """Programs of the operations that an implementation offers; most steps are on the newest version.
+
+    Where what is attached may come and go, steps name paths that are always there.
+    """
     spec = draw(trees(adapter.grammar, **of_trees))
-    at = Places(spec)
+    at = Places(without_attached(spec) if set(kinds) & set(REMAKING) else spec)
     impossible = {kind for kind, paths in ((Force, at.lazy), (Update, at.running)) if not paths}
     possible = [kind for kind in offered(adapter, kinds) if kind not in impossible]
     steps: list[tuple[int, Op]] = []

@@ -65,7 +65,7 @@ class Grammar:
         max_leaves: the most leaves in a tree, at least 2.
     """
 
-    leaves: tuple[str, ...] = ("int", "bool", "flag", "running", "constant", "config", "skip", "empty")
+    leaves: tuple[str, ...] = ("int", "bool", "flag", "running", "constant", "config", "skip", "empty", "adapted")
     containers: tuple[str, ...] = ("struct", "list", "tuple", "array", "dict", "enum", "optional")
     dtypes: tuple[str, ...] = (*FLOATS, *INTS, *BOOLS)
     devices: tuple[str, ...] = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")

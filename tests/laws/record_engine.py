@@ -13,7 +13,10 @@ from records import KeyRemapper, ModuleRecord, ParamId, RecordEntry, open_record
 from . import operations as op
 from . import record_operations as rec
 from .engine_build import tensor_of
+from .engine_quantization import dtype_name, quantized_of
+from .engine_view import Recorder
 from .observations import Bits
+from .schemes import is_scheme
 from .spec_tree import Value
 
 
@@ -84,7 +87,7 @@ def _from_file(module: Module, data: bytes, options: op.LoadOptions, in_memory: 
 
 def bits_of(tensor: Tensor) -> Bits:
     """A tensor as data."""
-    return Bits(str(tensor.dtype), tensor.shape, tensor.tobytes())
+    return Bits(dtype_name(tensor.dtype), tensor.shape, tensor.tobytes())
 
 
 def as_data(record: ModuleRecord) -> op.Record:
@@ -102,8 +105,9 @@ def as_record(record: op.Record) -> ModuleRecord:
 
 
 def _entry(entry: op.Entry) -> RecordEntry:
-    value = Value(entry.bits.dtype, entry.bits.shape, entry.bits.data)
-    return RecordEntry(tensor_of(value), None if entry.id is None else ParamId(entry.id))
+    bits = entry.bits
+    value = quantized_of(bits) if is_scheme(bits.dtype) else tensor_of(Value(bits.dtype, bits.shape, bits.data))
+    return RecordEntry(value, None if entry.id is None else ParamId(entry.id))
 
 
 def with_options(record: ModuleRecord, options: op.LoadOptions) -> ModuleRecord:
@@ -123,7 +127,9 @@ class _Turning(ModuleMapper):
     """Gives each parameter object at some paths mappers that exchange its last two axes."""
 
     def __init__(self, module: Module, paths: tuple[str, ...]) -> None:
-        self.chosen = {id(module.at(path)) for path in paths}
+        recorder = Recorder()
+        module.visit(recorder)
+        self.chosen = {id(leaf) for path, leaf in recorder.shown if path in paths}
         self.turned: dict[int, Param] = {}
 
     def map_float(self, path: str, param: Param, /) -> Param:

@@ -70,6 +70,11 @@ def ways(adapter: Adapter) -> SearchStrategy[Way]:
 # Another build
 
 
+def _kept(node: Node) -> Node | None:
+    """Configuration of a reparameterization, which is the same in every build that takes its records (A28)."""
+    return node if isinstance(node, ConfigSpec) else None
+
+
 def _with_leaves(spec: TreeSpec, change: Callable[[Node, str], Node]) -> TreeSpec:
     """The tree with each leaf, plain tensor and piece of configuration changed; containers and skipped fields stay."""
 
@@ -87,6 +92,11 @@ def _with_leaves(spec: TreeSpec, change: Callable[[Node, str], Node]) -> TreeSpe
                 return node if held is None else OptionalSpec(of(held, path))
             case SkipSpec():
                 return node
+            case ParamSpec(attached=(name, held)):
+                inside = f"{path}.{name}"
+                made = ((at, _kept(child) or change(child, f"{inside}.{at}")) for at, child in held.fields)
+                fields = tuple(made)
+                return replace(change(node, path), attached=(name, replace(held, fields=fields)))
         return change(node, path)
 
     root = of(spec.root, "")

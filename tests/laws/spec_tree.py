@@ -10,8 +10,8 @@ Words: a *place* is a node with its path, a *leaf* a place that visitors see
 (parameters, flags, running states); plain tensors are places, not leaves.
 """
 
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from math import prod
 from typing import Any, Final, Literal, TypeAlias
 
@@ -36,8 +36,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def kind_of(dtype: str) -> Kind:
-    """The hook that shows a parameter of this dtype."""
-    return "float" if dtype in FLOATS else "bool" if dtype in BOOLS else "int"
+    """The hook that shows a parameter of this dtype; what is quantized counts as floats (R17)."""
+    return "int" if dtype in INTS else "bool" if dtype in BOOLS else "float"
 
 
 class Printed:
@@ -93,12 +93,16 @@ class Value(Printed):
 
 @dataclass(frozen=True, repr=False)
 class ParamSpec(Printed):
-    """A parameter. A lazy one counts its initialiser's runs; the first `fails` of them raise."""
+    """A parameter. A lazy one counts its initialiser's runs; the first `fails` of them raise.
+
+    `attached` is a reparameterization: its NAME, and what it holds (A5).
+    """
 
     value: Value
     wish: bool = True
     lazy: bool = False
     fails: int = 0
+    attached: "tuple[str, StructSpec] | None" = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,6 +252,8 @@ def children(node: Node | None) -> list[tuple[str, str, Node]]:
             return [(key, "Dict", child) for key, child in node.items]
         case EnumSpec():
             return [(node.variant, f"Enum:{node.name}", node.node)]
+        case ParamSpec(attached=(name, held)):
+            return [(name, "Reparameterization", held)]
     return []
 
 
@@ -261,7 +267,7 @@ def is_configuration(node: Node) -> bool:
 
 
 def walk(spec: TreeSpec) -> list[Event]:
-    """What every traversal must show, in order (M2, M6 to M9, M14)."""
+    """What every traversal must show, in order (M2, M6 to M9, M14, A8)."""
     return list(_walk(spec.root, ()))
 
 
@@ -321,3 +327,51 @@ def num_params(spec: TreeSpec) -> int:
     """Elements of float parameters and running states, each path counted (M11, M99)."""
     seen = [node for node in leaves(spec).values() if not isinstance(node, FlagSpec)]
     return sum(node.value.size for node in seen if node.value.kind == "float")
+
+
+# LoRA, the reparameterization that trees have
+
+LORA: Final = "lora"
+
+
+def lora(a: ParamSpec, b: ParamSpec, scale: float) -> tuple[str, StructSpec]:
+    """What is attached to a matrix that has factors, [d_in, rank] and [rank, d_out] (A16, A18)."""
+    return LORA, StructSpec((("a", a), ("b", b), ("scale", ConfigSpec(scale))), "LoraAdapter")
+
+
+def attached_to(spec: TreeSpec) -> dict[str, tuple[str, StructSpec]]:
+    """What is attached to parameters, by their paths, in order."""
+    return {path: n.attached for path, n in leaves(spec).items() if isinstance(n, ParamSpec) and n.attached}
+
+
+def attached_at(spec: TreeSpec, held: "Mapping[str, tuple[str, StructSpec] | None]") -> TreeSpec:
+    """The tree with this attached to the parameters at these paths, or nothing; ties are left as they are."""
+    return replace(spec, root=_attached_at(spec.root, "", held))
+
+
+def without_attached(spec: TreeSpec) -> TreeSpec:
+    """The tree with nothing attached."""
+    held = attached_to(spec)
+    below = tuple(f"{path}.{name}." for path, (name, _) in held.items())
+    bare = attached_at(spec, dict.fromkeys(held))
+    return replace(bare, ties=tuple(group for group in spec.ties if not group[0].startswith(below)))
+
+
+def _attached_at(node: Any, path: str, held: "Mapping[str, tuple[str, StructSpec] | None]") -> Any:
+    def of(child: Any, name: str) -> Any:
+        return _attached_at(child, f"{path}.{name}" if path else name, held)
+
+    match node:
+        case ParamSpec():
+            return replace(node, attached=held[path]) if path in held else node
+        case StructSpec():
+            return replace(node, fields=tuple((name, of(child, name)) for name, child in node.fields))
+        case DictSpec():
+            return replace(node, items=tuple((name, of(child, name)) for name, child in node.items))
+        case SequenceSpec():
+            return replace(node, items=tuple(of(child, str(at)) for at, child in enumerate(node.items)))
+        case EnumSpec():
+            return replace(node, node=of(node.node, node.variant))
+        case OptionalSpec() if node.node is not None:
+            return replace(node, node=_attached_at(node.node, path, held))
+    return node

@@ -30,6 +30,7 @@ from tests.parallel import test_decoder_inside, test_split_inside
 from tests.records import test_adapt, test_burnpack, test_damage, test_quantized
 
 from . import (
+    test_attached,
     test_decoding,
     test_devices,
     test_draws,
@@ -41,6 +42,7 @@ from . import (
     test_lazy,
     test_load_options,
     test_parallel,
+    test_quantization,
     test_record_machine,
     test_records,
     test_split_gradients,
@@ -64,6 +66,7 @@ _OUTSIDE: Final = (
     *(test_group_operations, test_groups, test_layers_in_training),
     *(test_training_gradients, test_training_machine, test_training_state),
     *(test_split_gradients, test_symmetries, test_training),
+    *(test_attached, test_quantization),
 )
 _INSIDE: Final = (
     *(test_fresh_ids, test_lazy_threads, test_mixing, test_sharing),

@@ -55,6 +55,7 @@ from .spec_tree import (
     StructSpec,
     TreeSpec,
     Value,
+    attached_to,
     children,
     leaves,
     numpy_dtype,
@@ -100,12 +101,13 @@ def has(of: type, /, **with_fields: Any) -> Callable[[TreeSpec], bool]:
 
 
 def test_every_tree_is_valid() -> None:
-    """One non-empty float parameter, one flag, unique paths, ties between equal places, at most seven leaves."""
+    """One non-empty float parameter, one flag, unique paths, equal places tied, at most seven leaves but factors."""
     for spec in some_trees():
         seen = leaves(spec)
         assert any(isinstance(n, ParamSpec) and n.value.kind == "float" and n.value.size for n in seen.values())
         assert any(isinstance(n, FlagSpec) for n in seen.values())
-        assert 2 <= len(seen) <= GRAMMAR.max_leaves
+        below = [path for held in attached_to(spec) for path in seen if path.startswith(f"{held}.")]
+        assert 2 <= len(seen) - len(below) <= GRAMMAR.max_leaves
         paths = [path for path, _ in nodes(spec)]
         assert all(name and "." not in name for path in paths[1:] for name in path.split("."))
         for _, node in nodes(spec):
@@ -202,6 +204,7 @@ TREES: Final[dict[str, tuple[float, Callable[[TreeSpec], Any]]]] = {
     "a constant": (0.07, has(ConstantSpec)),
     "configuration": (0.07, has(ConfigSpec)),
     "a skipped field": (0.06, has(SkipSpec)),
+    "a matrix with factors": (0.12, attached_to),
     "a lazy parameter": (0.4, has(ParamSpec, lazy=True)),
     "an initialised parameter": (0.4, has(ParamSpec, lazy=False)),
     "a parameter not to train": (0.25, has(ParamSpec, wish=False)),

@@ -24,8 +24,9 @@ from .group_expressions import (
 from .group_generators import Matchable, chosen, groups
 from .law import law
 from .observations import FlagMeta, ValueMeta
-from .programs import IDS
+from .programs import IDS, offered
 from .protocol import Adapter
+from .schemes import Scheme
 from .spec_tree import ParamSpec, TreeSpec, leaves
 from .test_tree import tree_and
 
@@ -35,7 +36,9 @@ BY_GROUP: Final = (op.SetRequireGrad, op.Freeze, op.Unfreeze)
 
 
 def call_on(kind: Any, group: Group | None, value: bool) -> op.Op:
-    """An operation of a class; `value` is what `SetRequireGrad` sets."""
+    """An operation of a class; `value` is what `SetRequireGrad` sets. Quantization is one that no value refuses."""
+    if kind is op.Quantize:
+        return op.Quantize(Scheme("Q8S"), "MinMax", group, allow_nonfinite=True)
     return kind(value, group) if kind is op.SetRequireGrad else kind(group)
 
 
@@ -112,7 +115,7 @@ def two_calls(draw: DrawFn, adapter: Adapter) -> Any:
     """A tree, two groups, and two calls: each the operation that it makes of a group."""
     spec = draw(trees(adapter.grammar))
     one, other = draw(groups(spec)), draw(groups(spec))
-    kinds = pick(draw, BY_GROUP), pick(draw, BY_GROUP)
+    kinds = [pick(draw, offered(adapter, (*BY_GROUP, op.Quantize))) for _ in range(2)]
     return spec, one, other, *(draw(grouped(kind, one)) for kind in kinds)
 
 

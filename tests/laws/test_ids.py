@@ -12,9 +12,9 @@ from .calls import applied, built, output
 from .generators import trees
 from .law import law
 from .operations import Clone, LoadRecord, Map, ToRecord
-from .programs import IDS, MOVES, SWITCHES, Program, programs
+from .programs import IDS, MOVES, REMAKING, SWITCHES, Program, programs
 from .protocol import Adapter, Refused
-from .spec_tree import ParamSpec, TreeSpec, leaves, tied_with
+from .spec_tree import LORA, ParamSpec, TreeSpec, leaves, tied_with
 
 ALPHABET: Final = "0123456789abcdefghijklmnopqrstuv"
 SHORT: Final = {0: 0, 1: 2, 2: 4, 3: 5, 4: 7, 5: 8, 6: 10, 7: 12, 8: 13}  # characters for so many bytes
@@ -84,15 +84,20 @@ def test_a_uuid_is_refused(adapter: Adapter, value: object) -> None:
     assert answer.kind == "record_format"
 
 
-@law("L16", needs=("ids", "map", "devices"), program=lambda a: programs(a, (Clone, *MOVES, *SWITCHES)))
+@law("L16", needs=("ids", "map", "devices"), program=lambda a: programs(a, (Clone, *MOVES, *SWITCHES, *REMAKING)))
 def test_ids_are_kept(adapter: Adapter, program: Program) -> None:
-    """By clones, identity maps, moves, train, valid and switches (M19, M26, M40)."""
+    """By clones, identity maps, moves, train, valid and switches, quantization, LoRA, materialize (M19, M26, M40, Q51).
+
+    Of factors as long as they are there; those of bases always (A32).
+    """
     module = built(adapter, program.spec)
     ids = adapter.meta(module).ids()
     for _, operation in program.steps:
         answer = adapter.apply(module, operation)
         module = module if isinstance(answer, Refused) else answer.handle
-        assert adapter.meta(module).ids() == ids
+        before, ids = ids, adapter.meta(module).ids()
+        assert {path: before.get(path, number) for path, number in ids.items()} == ids
+        assert set(before) - set(ids) <= {path for path in before if f".{LORA}." in path}
         assert adapter.meta(applied(adapter, module, Map())).ids() == ids
 
 

@@ -63,6 +63,8 @@ def with_params(spec: TreeSpec, change: Callable[[ParamSpec], ParamSpec]) -> Tre
 
     def of(node: Node) -> Node:
         match node:
+            case ParamSpec(attached=(name, held)):
+                return replace(change(node), attached=(name, struct(held)))
             case ParamSpec():
                 return change(node)
             case StructSpec(fields, name):

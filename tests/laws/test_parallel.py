@@ -22,7 +22,7 @@ from .law import law
 from .layered import LayeredSpec, LayerName, Placement, hardware, placement_of
 from .layered_calls import names, ran, with_extra, wrapped
 from .layered_expected import close, course, crossed, misplaced, values_of
-from .layered_generators import Case, cases, layer, models, turned_cases, with_lazy
+from .layered_generators import Case, cases, layer, models, turned_cases, with_adapters, with_lazy
 from .layered_operations import ByMemory, Forward, GetPlacement, MoveByMap, Unwrap, Wrap
 from .placement_generators import edited, elsewhere, flagged, flagged_placements, flagged_split_placements
 from .protocol import Adapter, Refused
@@ -151,9 +151,11 @@ class Checked(Printed):
 
 @st.composite
 def checks(draw: DrawFn, adapter: Adapter) -> Checked:
-    """Up to two edits of the placement; in a third of the cases any one value of a layer is elsewhere."""
+    """Up to two edits of the placement; in a third of the cases any one value of a layer, or factor, is elsewhere."""
     grammar = adapter.grammar
     spec = draw(models(grammar, flagged_placements(grammar)))
+    if "lora" in adapter.capabilities and draw(st.booleans()):
+        spec = with_adapters(spec)
     placement = spec.placement
     for _ in range(pick(draw, (1, 2, 1, 0))):
         placement = edited(draw, grammar, placement)

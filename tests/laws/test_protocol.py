@@ -86,7 +86,7 @@ def test_profile_and_adapter_can_be_chosen_are_printed_and_reported(tmp_path: Pa
     status, said = pytest_run(*chosen, "-k", "uuid or entry_without_id", CI="1")
 
     assert status == 0
-    assert "profile: ci (200 examples, 50 steps)" in said
+    assert "profile: ci (200 examples, 100 of what is no law, 50 steps)" in said
     assert "adapter: tests.laws.other_adapters:NoRecords" in said
     told = json.loads(file.read_text(encoding="utf-8"))
     assert told["adapter"] == "model without records"

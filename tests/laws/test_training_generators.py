@@ -119,7 +119,7 @@ def test_what_commutes_is_tried_in_all_pairs() -> None:
         return op.LoadRecord if call is None else type(call)
 
     kinds = {(kind(call), type(switch)) for _, call, switch in found}
-    assert len(kinds) == 4 * 6 + 3
+    assert len(kinds) == 5 * 6 + 3
     for of in (op.Fork, op.LoadRecord, op.ToDevice):
         assert share(found, lambda case, of=of: kind(case[1]) is of) >= 0.08
     assert not any(call is None and by_ids([group]) for _, call, s in found if (group := getattr(s, "group", None)))

@@ -6,6 +6,7 @@ after every step, all of them at the end. Versions are picked by their distance
 from the newest.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,15 +22,16 @@ from hypothesis.stateful import (
 )
 
 from . import operations as op
-from .calls import built, observed, output, runs
+from .calls import built, observed, output, read, runs
 from .generators import Pool, devices, trees
 from .group_expressions import Group, IdsAt, Paths
 from .law import law
 from .model_leaves import sum_of
-from .observations import ValueMeta
-from .protocol import Adapter, Grammar, Handle, Refused
+from .observations import Bits, ValueMeta
+from .protocol import Adapter, Done, Grammar, Handle, RefusalKind, Refused
 from .record_generators import Builds, other_builds
-from .spec_tree import FlagSpec, Printed, RunningSpec, lazy_paths, leaves
+from .schemes import Scheme, is_scheme
+from .spec_tree import LORA, FlagSpec, Printed, RunningSpec, attached_to, lazy_paths, leaves
 from .test_lazy import with_params
 from .training_state import RefusalExpected, State, ValueState, start
 
@@ -55,12 +57,21 @@ PLACE: Final = st.integers(0, 3)
 WHICH: Final = st.integers(0, 6)
 GROUP: Final = st.none() | st.builds(Chosen, st.integers(1, 127), st.booleans())
 EITHER: Final = st.booleans()
+SCHEME: Final = st.sampled_from(
+    (Scheme("Q8S"), Scheme("Q4F", "PackedU32"), Scheme("Q8F", whole="F16"), Scheme("Q4S", blocks=(1,), each="F16"))
+)
+OPTIONS: Final = op.LoadOptions(allow_partial=True, allow_unused=True)
+"""Versions have other factors than the build that was recorded."""
 
 
 @st.composite
-def two_builds(draw: st.DrawFn, grammar: Grammar) -> Builds:
-    """A module, mostly of autodiff tensors that train, often with a running state and others; another build of it."""
-    holding = draw(st.sampled_from(((), ("running", "int"), ("running", "constant", "bool"))))
+def two_builds(draw: st.DrawFn, grammar: Grammar, remakes: bool = False) -> Builds:
+    """A module, mostly of autodiff tensors that train, often with a running state and others; another build of it.
+
+    One that is to be remade has factors.
+    """
+    others = (("adapted",),) if remakes else ((), ("running", "int"), ("running", "constant", "bool"))
+    holding = draw(st.sampled_from(others))
     modes = ("autodiff", "mixed", "plain", "autodiff", "mixed") if grammar.autodiff else ("plain",)
     pool = Pool(draw(devices(grammar)), draw(st.sampled_from(modes)))
     target = draw(trees(grammar, holding=holding, pool=pool))
@@ -69,6 +80,14 @@ def two_builds(draw: st.DrawFn, grammar: Grammar) -> Builds:
     elif draw(EITHER):
         target = with_params(target, lambda param: replace(param, wish=True))
     return Builds(draw(other_builds(target, grammar)), target)
+
+
+def outcome(step: Callable[[], State]) -> State | RefusalKind:
+    """What a step of the table gives, or the kind of refusal that must come instead."""
+    try:
+        return step()
+    except RefusalExpected as refusal:
+        return refusal.kind
 
 
 class TrainingMachine(RuleBasedStateMachine):
@@ -82,13 +101,13 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def build(self, data: Any) -> None:
-        """A module, and a record of another build of it."""
-        both = data.draw(two_builds(self.adapter.grammar))
+        """A module, and a record of another build of it. One of three is also quantized, adapted and materialized."""
+        self.remakes = data.draw(st.sampled_from((False, False, True)))
+        both = data.draw(two_builds(self.adapter.grammar, self.remakes))
         self.spec = both.target
         self.record = output(self.adapter, built(self.adapter, both.source), op.ToRecord())
         handle = built(self.adapter, self.spec)
         self.versions.append((handle, start(self.spec, self.adapter.meta(handle).ids())))
-        self.paths = list(leaves(self.spec))
         self.flags = [path for path, node in leaves(self.spec).items() if isinstance(node, FlagSpec)]
         self.running = [path for path, node in leaves(self.spec).items() if isinstance(node, RunningSpec)]
         self.lazy = lazy_paths(self.spec)
@@ -105,7 +124,7 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @rule(back=BACK, value=EITHER, group=GROUP)
     def set_require_grad(self, back: int, value: bool, group: Chosen | None) -> None:
-        self.call(back, op.SetRequireGrad(value, self.group(group)))
+        self.call(back, op.SetRequireGrad(value, self.group(back, group)))
 
     @rule(back=BACK)
     def no_grad(self, back: int) -> None:
@@ -113,11 +132,11 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @rule(back=BACK, group=GROUP)
     def freeze(self, back: int, group: Chosen | None) -> None:
-        self.call(back, op.Freeze(self.group(group)))
+        self.call(back, op.Freeze(self.group(back, group)))
 
     @rule(back=BACK, group=GROUP)
     def unfreeze(self, back: int, group: Chosen | None) -> None:
-        self.call(back, op.Unfreeze(self.group(group)))
+        self.call(back, op.Unfreeze(self.group(back, group)))
 
     @rule(back=BACK, place=PLACE, autodiff=EITHER)
     def fork(self, back: int, place: int, autodiff: bool) -> None:
@@ -143,7 +162,42 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @rule(back=BACK)
     def load_record(self, back: int) -> None:
-        self.call(back, op.LoadRecord(self.record))
+        self.call(back, op.LoadRecord(self.record, OPTIONS))
+
+    @precondition(lambda self: self.remakes and "quantize" in self.adapter.capabilities)
+    @rule(back=BACK, scheme=SCHEME, group=GROUP)
+    def quantize_weights(self, back: int, scheme: Scheme, group: Chosen | None) -> None:
+        self.call(back, op.Quantize(scheme, "MinMax", self.group(back, group), allow_nonfinite=True))
+
+    @precondition(lambda self: self.remakes and "lora" in self.adapter.capabilities)
+    @rule(back=BACK, rank=st.integers(1, 2), group=GROUP)
+    def apply_lora(self, back: int, rank: int, group: Chosen | None) -> None:
+        """The factors are what they are; all else is the table's."""
+        handle, state = self.version(back)
+        operation = op.ApplyLora(rank, 1.0, group=self.group(back, group))
+        answer = self.adapter.apply(handle, operation)
+        factors: dict[str, tuple[int, Bits]] = {}
+        if not isinstance(answer, Refused):
+            ids = self.adapter.meta(answer.handle).ids()
+            paths = (f"{path}.{LORA}.{name}" for path in state.matrices(operation.group) for name in "ab")
+            factors = {path: (ids[path], read(self.adapter, answer.handle, path)) for path in paths}
+        self.check(operation, answer, lambda: state.adapted(operation.group, 1.0 / rank, factors))
+
+    @precondition(lambda self: self.remakes and "reparam" in self.adapter.capabilities)
+    @rule(back=BACK)
+    def materialize(self, back: int) -> None:
+        """Values are those that layers saw before; factors that a load gave two dtypes have none."""
+        handle, state = self.version(back)
+        values: dict[str, Bits] = {}
+        event(f"Materialize: {bool(attached_to(state.spec))}")
+        for path in attached_to(state.spec):
+            answer = self.adapter.apply(handle, op.Effective(path))
+            state.made(path)
+            if isinstance(answer, Refused):
+                assert answer.kind == "dtype"
+                return
+            values[path] = answer.output
+        self.check(op.Materialize(), self.adapter.apply(handle, op.Materialize()), lambda: state.materialized(values))
 
     @precondition(lambda self: self.lazy)
     @rule(back=BACK, which=WHICH)
@@ -175,22 +229,24 @@ class TrainingMachine(RuleBasedStateMachine):
         devices = self.adapter.grammar.devices
         return devices[place % len(devices)] + "+autodiff" * (autodiff and self.adapter.grammar.autodiff)
 
-    def group(self, chosen: Chosen | None) -> Group | None:
-        return None if chosen is None else chosen.group(self.paths)
+    def group(self, back: int, chosen: Chosen | None) -> Group | None:
+        return None if chosen is None else chosen.group(list(self.version(back)[1].ids()))
 
     def call(self, back: int, operation: op.Op) -> None:
         """Make a call, and the step of the table; errors are part of the table."""
         handle, state = self.version(back)
-        answer = self.adapter.apply(handle, operation)
-        try:
-            after = state.after(operation)
-        except RefusalExpected:
+        self.check(operation, self.adapter.apply(handle, operation), lambda: state.after(operation))
+
+    def check(self, operation: op.Op, answer: Done | Refused, step: Callable[[], State]) -> None:
+        """Compare what came of a call with a step of the table."""
+        expected = outcome(step)
+        if not isinstance(expected, State):
             event(f"{type(operation).__name__} refused")
             assert isinstance(answer, Refused), f"{operation!r} must be refused"
-            assert answer.kind == "autodiff"
+            assert answer.kind == expected
             return
         assert not isinstance(answer, Refused), f"{operation!r} was refused: {answer.message}"
-        self.versions.append((answer.handle, after))
+        self.versions.append((answer.handle, expected))
 
     @invariant()
     def every_version_is_what_the_table_says(self) -> None:
@@ -215,6 +271,7 @@ class TrainingMachine(RuleBasedStateMachine):
             for value in self.adapter.meta(handle).values:
                 if isinstance(value, ValueMeta) and value.requires_grad:
                     assert (value.kind, value.autodiff, value.trainable) == ("float", True, True)
+                    assert not is_scheme(value.dtype)
 
 
 @law("L34", needs=("state.params", "state.flags", "groups", "fork", "map", "records", "lazy", "running", "autodiff"))

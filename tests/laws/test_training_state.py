@@ -16,13 +16,15 @@ from hypothesis.strategies import DrawFn
 from . import operations as op
 from .calls import all_bits, applied, built, observed, output, runs
 from .generators import Pool, devices, pick, trees
-from .group_expressions import IdsAt, by_ids, matched
+from .group_expressions import IdsAt, Paths, by_ids, matched
 from .law import law
 from .observations import FlagMeta, Meta, ValueMeta
-from .programs import MOVES, SWITCHES, Program, operation, programs
+from .programs import MOVES, REMAKING, SCHEMES, SWITCHES, Program, offered, operation, programs
 from .protocol import Adapter, Grammar, Handle, Refused
 from .record_generators import Builds, builds
-from .spec_tree import FlagSpec, ParamSpec, StructSpec, TreeSpec, Value, leaves
+from .schemes import Scheme, is_scheme
+from .spec_tree import FlagSpec, ParamSpec, RunningSpec, StructSpec, TreeSpec, Value, leaves
+from .subject import subject
 from .training_state import State, start
 
 # The table of sequences
@@ -151,9 +153,13 @@ def flags(meta: Meta) -> Iterator[FlagMeta]:
     return (value for value in meta.values if isinstance(value, FlagMeta))
 
 
-@law("L35", needs=("state.params", "state.flags"), program=lambda a: programs(a, REACHING, adds=False))
+@law("L35", needs=("state.params", "state.flags"), program=lambda a: programs(a, (*REACHING, *REMAKING), adds=False))
 def test_only_floats_on_autodiff_devices_require_gradients(adapter: Adapter, program: Program) -> None:
-    """In every version, whatever is asked for: integers, booleans and running states never (M35, M50, M96)."""
+    """In every version, whatever is asked for: integers, booleans, running states never (M35, M50, M96).
+
+    What is quantized does not either, though it may be configured to (M60, Q33).
+    """
+    running = {path for path, node in leaves(program.spec).items() if isinstance(node, RunningSpec)}
     versions = [built(adapter, program.spec)]
     for back, step in program.steps:
         answer = adapter.apply(versions[max(0, len(versions) - 1 - back)], step)
@@ -161,23 +167,24 @@ def test_only_floats_on_autodiff_devices_require_gradients(adapter: Adapter, pro
     for version in versions:
         for value in params(adapter.meta(version)):
             assert value.autodiff or not value.requires_grad
-            if not isinstance(leaves(program.spec)[value.path], ParamSpec) or value.kind != "float":
+            assert not (is_scheme(value.dtype) and value.requires_grad)
+            if value.path in running or value.kind != "float":
                 assert not value.trainable
                 assert not value.requires_grad
 
 
-PROJECTIONS: Final = (*SWITCHES, op.Fork, op.ToDevice)
+PROJECTIONS: Final = (*SWITCHES, op.Fork, op.ToDevice, op.Quantize, op.Materialize)
 
 
 @law(
     "L36",
     needs=("state.params", "state.flags", "fork"),
-    each=("kind", PROJECTIONS),
+    each=("kind", offered(subject(), PROJECTIONS)),
     program=reaching,
     data=lambda a: st.data(),
 )
 def test_twice_is_once(adapter: Adapter, kind: type[op.Op], program: Program, data: Any) -> None:
-    """Of every switch, whole or of a group, and every move, from any state (M55, M114)."""
+    """Of every switch, whole or of a group, every move, and more, from any state (M55, M114, Q31, A35)."""
     module = reached(adapter, program)
     call = data.draw(operation(kind, program.spec, adapter.grammar, adds=False))
     answer = adapter.apply(module, call)
@@ -249,7 +256,7 @@ def test_no_grad_is_set_require_grad_false(adapter: Adapter, program: Program) -
     assert list(flags(after.meta)) == list(flags(adapter.meta(module)))
 
 
-KEEPING: Final = (op.Clone, op.Map, op.Fork, op.LoadRecord)
+KEEPING: Final = (op.Clone, op.Map, op.Fork, op.LoadRecord, op.Quantize)
 """What commutes with every switch; `to_device` only with those that ask for no gradient."""
 
 
@@ -257,7 +264,7 @@ KEEPING: Final = (op.Clone, op.Map, op.Fork, op.LoadRecord)
 def two_that_commute(draw: DrawFn, adapter: Adapter) -> tuple[Builds, op.Op | None, op.Op]:
     """Two builds of a module, a call that keeps training state (None loads the other's record), and a switch."""
     both = draw(builds(adapter.grammar))
-    kind = pick(draw, (*KEEPING, op.ToDevice, op.LoadRecord))
+    kind = pick(draw, offered(adapter, (*KEEPING, op.Map, op.ToDevice, op.LoadRecord)))
     switches = (op.Valid, op.NoGrad, op.Freeze) if kind is op.ToDevice else SWITCHES
     switch = draw(operation(pick(draw, switches), both.target, adapter.grammar))
     if kind is op.LoadRecord:
@@ -266,12 +273,14 @@ def two_that_commute(draw: DrawFn, adapter: Adapter) -> tuple[Builds, op.Op | No
             switch = replace(switch, group=None)
         return both, None, switch
     call = op.Map() if kind is op.Map else draw(operation(kind, both.target, adapter.grammar))
+    if isinstance(call, op.Quantize):
+        call = replace(call, scheme=pick(draw, (SCHEMES[0], SCHEMES[1])), allow_nonfinite=True)  # refused for none
     return both, call, switch
 
 
 @law("L39", needs=("state.params", "state.flags", "fork", "map", "records"), case=two_that_commute)
 def test_moves_maps_and_loads_commute_with_switches(adapter: Adapter, case: tuple[Builds, op.Op | None, op.Op]) -> None:
-    """Whichever comes first, the module is the same (M57).
+    """Whichever comes first, the module is the same (M57); quantization too (Q51).
 
     `to_device` makes values that are no leaves, so with it only switches that
     ask for no gradient.
@@ -309,18 +318,26 @@ def without_training(meta: Meta) -> Meta:
     return Meta(tuple(map(blank, meta.values)), plain(meta.skeleton))
 
 
-@law("L40", needs=("state.params", "state.flags"), program=lambda a: programs(a, SWITCHES, adds=False))
-def test_switches_touch_no_value(adapter: Adapter, program: Program) -> None:
-    """Bits, ids, order, skeleton, shapes and devices stay, and nothing lazy is made (M63)."""
+@law(
+    "L40",
+    needs=("state.params", "state.flags"),
+    program=lambda a: programs(a, SWITCHES, adds=False),
+    quantized=lambda a: st.sampled_from((None, None, *SCHEMES[: 2 * ("quantize" in a.capabilities)])),
+)
+def test_switches_touch_no_value(adapter: Adapter, program: Program, quantized: Scheme | None) -> None:
+    """Bits, quantized ones too, ids, order, skeleton, shapes and devices stay, and nothing lazy is made (M63)."""
     spec = program.spec
     module = built(adapter, spec)
-    before = adapter.meta(module)
+    if quantized is not None:
+        some = Paths(tuple(leaves(spec))[::2])
+        module = applied(adapter, module, op.Quantize(quantized, "MinMax", some, allow_nonfinite=True))
+    before, ran = adapter.meta(module), runs(adapter, module, spec)
     switched = module
     for _, step in program.steps:
         switched = applied(adapter, switched, step)
 
     assert without_training(adapter.meta(switched)) == without_training(before)
-    assert set(runs(adapter, switched, spec).values()) <= {0}
+    assert runs(adapter, switched, spec) == ran
     assert all_bits(adapter, switched, spec) == all_bits(adapter, module, spec)
 
 

@@ -17,6 +17,7 @@ from .operations import (
     Edit,
     Force,
     Fork,
+    Freeze,
     Map,
     Number,
     Op,
@@ -26,7 +27,7 @@ from .operations import (
     Update,
     Valid,
 )
-from .programs import EVERY, Program, edits, programs
+from .programs import EVERY, REMAKING, Program, edits, programs
 from .protocol import Adapter, Refused
 from .spec_tree import FlagSpec, ParamSpec, Seen, TreeSpec, leaves, num_params, tied_with, walk
 
@@ -34,7 +35,7 @@ from .spec_tree import FlagSpec, ParamSpec, Seen, TreeSpec, leaves, num_params, 
 def _makes_values(operation: Op) -> bool:
     """Whether an operation may initialise what is lazy, in every version (M25)."""
     adds = isinstance(operation, Map) and any(isinstance(e, AddConstant) for m in operation.mappers for e in m)
-    return adds or isinstance(operation, (Force, ToRecord))
+    return adds or isinstance(operation, (Force, ToRecord, *REMAKING))
 
 
 def _check_unchanged(before: Observation, now: Observation, makes_values: bool, updated: tuple[str, ...]) -> None:
@@ -53,6 +54,21 @@ def test_every_version_survives_every_operation(adapter: Adapter, program: Progr
 
     Only the module that runs changes, and only its running state (M1, M20, M97).
     """
+    _check_survival(adapter, program)
+
+
+@law(
+    "L10",
+    needs=("persistent", "quantize", "lora", "reparam"),
+    slow=2,
+    program=lambda a: programs(a, (*REMAKING, Clone, Map, Fork, Freeze, Update, ToRecord)),
+)
+def test_every_version_survives_what_remakes_its_values(adapter: Adapter, program: Program) -> None:
+    """Quantization, LoRA, `materialize`, in between other operations (M1, Q58, A4)."""
+    _check_survival(adapter, program)
+
+
+def _check_survival(adapter: Adapter, program: Program) -> None:
     spec = program.spec
     versions = [built(adapter, spec)]
     seen = [observed(adapter, versions[0], spec)]

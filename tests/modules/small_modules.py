@@ -100,9 +100,10 @@ def paths(module: Module) -> list[str]:
 
 
 def modules(leaves: tuple[str, ...] | None = None) -> SearchStrategy[tuple[Module, dict[str, int]]]:
-    """Modules from the laws' generators, each with the runs of its initialisers by path."""
+    """Modules from the laws' generators, nothing attached, each with the runs of its initialisers by path."""
     adapter = EngineAdapter()
-    grammar = adapter.grammar if leaves is None else replace(adapter.grammar, leaves=leaves)
+    kinds = [kind for kind in adapter.grammar.leaves if kind != "adapted"] if leaves is None else leaves
+    grammar = replace(adapter.grammar, leaves=tuple(kinds))
 
     def built(spec: Any) -> tuple[Module, dict[str, int]]:
         version = adapter.build(spec)

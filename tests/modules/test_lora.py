@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Seed, Tensor, ops, tensor, zeros
+from engine import Seed, Tensor, ops, tensor
 from modules import SGD, Lora, LoraAdapter, ModuleError, Param, ParamGroup
 from modules.tree import leaves
 from tests.engine.strategies import FLOATS, values
@@ -15,7 +15,7 @@ from tests.laws.law import inside
 
 from .burn_files import ADAPTED, text_of, two_of
 from .reparameterizing import SetTo, everything, holding
-from .small_modules import AUTODIFF, Block, Holder, LazyLinear, Linear, modules, numbers, paths
+from .small_modules import AUTODIFF, Block, Holder, Linear, numbers, paths
 
 SEEDS = st.integers(0, 2**32 - 1)
 EXTENTS = st.integers(1, 4)
@@ -34,41 +34,6 @@ def adapted(d_in: int, d_out: int, rank: int, alpha: float, seed: int, device: s
 # Who gets one, and who trains
 
 
-@inside("L87", "L88")
-@given(made=modules(), ids=st.booleans(), data=st.data())
-def test_exactly_matrices_of_the_group_get_an_adapter_and_everything_else_is_frozen(made, ids, data):
-    """A14, A15, A20, A24, L87, L88: by path and id; nothing else is made; counts are those of the factors."""
-    module = made[0]
-    floats = [(path, leaf) for path, leaf in leaves(module) if isinstance(leaf, Param) and leaf.kind == "float"]
-    lazy = {path for path, leaf in floats if not leaf.is_initialized}
-    chosen = {path for path, _ in floats if data.draw(st.booleans())}
-    if ids:
-        wanted = [leaf.id for path, leaf in floats if path in chosen]
-        group = ParamGroup.from_ids(wanted)
-        chosen = {path for path, leaf in floats if leaf.id in wanted}
-    else:
-        group = ParamGroup.from_paths(chosen)
-    rank = 3
-    result = module.apply_lora(Lora(rank, 1.0, param_group=group))
-
-    expected = [(path, leaf) for path, leaf in floats if path in chosen and len(leaf.shape) == 2]
-    factors = [path for path in paths(result) if ".lora." in path]
-    assert factors == [f"{path}.lora.{name}" for path, _ in expected for name in "ab"]
-    assert result.num_params() == module.num_params() + sum(rank * sum(leaf.shape) for _, leaf in expected)
-    for path, leaf in leaves(result):
-        if isinstance(leaf, Param) and leaf.kind == "float":
-            assert leaf.trainable == (path in factors)
-    made_now = {path for path, _ in floats if module.at(path).is_initialized}
-    read = {id(module.at(path)) for path, _ in expected}
-    assert {path for path in made_now & lazy if id(module.at(path)) not in read} <= lazy_sharing(module, read)
-
-
-def lazy_sharing(module: Any, read: set[int]) -> set[str]:
-    """Paths whose lazy value is shared with one that was read."""
-    cells = {leaf._known() if leaf.is_initialized else None for path, leaf in leaves(module) if id(leaf) in read}
-    return {path for path, leaf in leaves(module) if isinstance(leaf, Param) and leaf._known() in cells}
-
-
 def test_the_group_is_matched_by_the_whole_path_and_flags_stay():
     """A14, A15: integers, booleans and flags are left alone."""
     block = Holder(block=Block(2, AUTODIFF)).train()
@@ -80,27 +45,6 @@ def test_the_group_is_matched_by_the_whole_path_and_flags_stay():
     assert result.block.training.is_enabled
     assert result.block.training.configured
     assert result.block.steps is block.block.steps
-
-
-@pytest.mark.parametrize("rank_of_tensor", [0, 1, 3, 4])
-def test_other_ranks_never_get_one(rank_of_tensor):
-    """A15: they are frozen, and a lazy one stays lazy."""
-    module = holding(w=zeros((2,) * rank_of_tensor, device=AUTODIFF)).apply_lora(Lora(1, 1.0))
-
-    assert module.w.reparameterization is None
-    assert not module.w.trainable
-    assert not module.w.base().is_require_grad
-
-
-def test_only_what_gets_an_adapter_is_made():
-    """A24: matched matrices; the others stay lazy."""
-    made: list[Any] = []
-    module = Holder(a=LazyLinear(2, 3, made=made), b=LazyLinear(2, 3, made=made))
-    result = module.apply_lora(Lora(1, 1.0, param_group=ParamGroup.from_predicate("b.")))
-
-    assert len(made) == 1
-    assert not result.a.weight.is_initialized
-    assert result.b.weight.is_initialized
 
 
 def test_factors_are_on_the_bases_device_with_fresh_ids_and_train_where_it_is_autodiff():
@@ -207,34 +151,6 @@ def test_the_worked_example():
     assert len(gradients) == 2
 
 
-@inside("L85")
-@given(shape=st.tuples(EXTENTS, EXTENTS), rank=EXTENTS, dtype=st.sampled_from(FLOATS), seed=SEEDS)
-def test_with_b_zero_the_value_is_the_base_but_for_the_sign_of_zero(shape, rank, dtype, seed):
-    """L85, A19: bit for bit, subnormals too; of -0 comes +0, or -0 where the product is -0."""
-    numbers_ = values(shape, dtype, seed)
-    numbers_.flat[0] = [-0.0, np.finfo(np.float32).smallest_subnormal, 1.0][seed % 3]
-    module = holding(w=Tensor.from_numpy(numbers_, "cpu:0")).apply_lora(Lora(rank, 3.0))
-
-    found = module.w.val().numpy()
-    assert found.dtype == dtype
-    zero = numbers_ == 0
-    assert np.array_equal(found == 0, zero)
-    assert found[~zero].tobytes() == numbers_[~zero].tobytes()
-
-
-@inside("L86")
-@given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
-def test_the_value_is_base_plus_scale_times_product_at_each_read(shape, rank, alpha, seed):
-    """L86, A6, A18: scale is alpha / rank; a factor that is changed shows at once."""
-    module = adapted(*shape, rank, alpha, seed)
-    for other in (seed, seed + 2):
-        module = module.map(SetTo({"w.lora.a": random((shape[0], rank), other, "cpu:0")}))
-        base, a, b = (module.at(path).base().numpy() for path in ("w", "w.lora.a", "w.lora.b"))
-        expected = base.astype(float) + alpha / rank * (a.astype(float) @ b.astype(float))
-        assert np.allclose(module.w.val().numpy(), expected, rtol=1e-5, atol=1e-5)
-        assert module.w.val().tobytes() == (base + (a @ b) * np.float32(alpha / rank)).tobytes()
-
-
 @inside("L87")
 @given(shape=st.tuples(EXTENTS, EXTENTS), rank=st.integers(1, 6), alpha=st.sampled_from([-2.0, 0.5, 3.0]), seed=SEEDS)
 def test_gradients_reach_the_factors_only_and_a_step_changes_no_base_bit(shape, rank, alpha, seed):
@@ -300,21 +216,6 @@ def test_unfreezing_enables_the_bases_too_unless_a_group_leaves_them_out():
     assert training(module.freeze().unfreeze_group(ParamGroup.all().exclude(bases))) == factors
     assert training(module.valid()) == []
     assert training(module.valid().train()) == factors
-
-
-@inside("L89")
-def test_materialize_leaves_the_result_frozen_as_the_bases_were():
-    """A32, A36, X34: configured and effective; `train` does not change that, `unfreeze` does."""
-    module = adapted(3, 2, 2, 1.0, 5)
-    folded = module.materialize()
-
-    assert not folded.w.trainable
-    assert not folded.w.base().is_require_grad
-    assert not folded.valid().train().w.base().is_require_grad
-    assert folded.unfreeze().w.base().is_require_grad
-    assert folded.w.id == module.w.id
-    assert paths(folded) == ["w"]
-    assert module.valid().materialize().w.base().device.is_autodiff is False
 
 
 @inside("L90")

@@ -33,7 +33,7 @@ from tests.laws.law import inside
 
 from .burn_files import entries_of, tensor_of
 from .reparameterizing import everything, holding
-from .small_modules import AUTODIFF, Block, Holder, LazyLinear, Linear, modules, numbers, paths
+from .small_modules import Block, Holder, LazyLinear, Linear, modules, numbers, paths
 from .test_reparameterized_modules import Layers
 
 Q8 = QuantScheme(QuantValue.Q8S, QuantStore.native())
@@ -152,19 +152,6 @@ def test_layers_need_not_know():
     exact = x @ dequantize(result.weight.base()) + dequantize(result.bias.base())
     assert result(x).numpy().tobytes() == exact.numpy().tobytes()
     assert np.allclose(result(x).numpy(), module(x).numpy(), rtol=0.02)
-
-
-def test_a_quantized_parameter_never_trains_but_remembers_that_it_shall():
-    """Q51, M60: e is False whatever is asked; a follows the calls."""
-    module = holding(w=numbers(2, device=AUTODIFF)).quantize_weights(quantizer())
-    assert module.w.trainable
-    for one in (module, module.unfreeze(), module.train(), module.valid().train(), module.fork("cpu:1")):
-        assert one.w.base().is_quantized
-        assert not one.w.base().is_tracked
-        assert one.w.trainable
-    assert not module.freeze().w.trainable
-    assert not module.valid().w.device.is_autodiff
-    assert module.valid().train().w.device.is_autodiff
 
 
 def test_what_is_quantized_already_is_left_as_it_is():

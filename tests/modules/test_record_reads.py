@@ -219,7 +219,7 @@ def test_data_that_cannot_be_read_leaves_every_object_where_it_was(case: Builds,
     damaged = record.entries[place % len(record.entries)].path
     held = {path: module.at(path) for path in leaves(case.target)}
     values = {path: one.value() for path, one in held.items() if isinstance(one, RunningState)}
-    values |= {path: one.val() for path, one in held.items() if isinstance(one, Param) and one.is_initialized}
+    values |= {path: one.base() for path, one in held.items() if isinstance(one, Param) and one.is_initialized}
 
     result = module.try_load_record(counted(record, [], damaged))
 
@@ -228,7 +228,7 @@ def test_data_that_cannot_be_read_leaves_every_object_where_it_was(case: Builds,
     assert all(module.at(path) is one for path, one in held.items())
     for path, value in values.items():
         now = held[path]
-        assert (now.value() if isinstance(now, RunningState) else now.val()) is value
+        assert (now.value() if isinstance(now, RunningState) else now.base()) is value
     assert not any(version.built.runs.values())
 
 
@@ -248,5 +248,5 @@ def test_cast_to_module_is_the_engines_own_cast(case: Builds) -> None:
         before, after = module.at(entry.path), loaded.at(entry.path)
         dtype = before.value().dtype if isinstance(before, RunningState) else before.dtype
         value = tensor_of(Value(entry.bits.dtype, entry.bits.shape, entry.bits.data))
-        tensor = after.value() if isinstance(after, RunningState) else after.val()
+        tensor = after.value() if isinstance(after, RunningState) else after.base()
         assert bits_of(tensor) == bits_of(value.cast(dtype))
