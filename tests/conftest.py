@@ -7,6 +7,7 @@ golden values lie). Another variable with that prefix is an error: it would be
 a typing mistake that changes nothing.
 """
 
+import gc
 import os
 import platform
 from importlib.metadata import version
@@ -49,6 +50,8 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
         "print_blob": True,
     },
 }
+
+UNITS: Final = {"ci": 100}  # examples of a test that states no law, where they are others than the profile's
 
 # Hypothesis loads its own profile `ci` where the variable CI is set, so ours has that name and is loaded by name.
 for _name, _chosen in PROFILES.items():
@@ -97,8 +100,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     chosen = settings()
     seed = config.getoption("--hypothesis-seed", None)
     versions = (f"{name} {version(name)}" for name in ("numpy", "ml-dtypes", "hypothesis"))
+    profile = _profile(config)
+    units = f", {UNITS[profile]} of what is no law" if profile in UNITS else ""
     return [
-        f"profile: {_profile(config)} ({chosen.max_examples} examples, {chosen.stateful_step_count} steps)",
+        f"profile: {profile} ({chosen.max_examples} examples{units}, {chosen.stateful_step_count} steps)",
         f"seed: {seed or ('that of each test' if chosen.derandomize else 'random')}",
         f"versions: Python {platform.python_version()}, {', '.join(versions)}",
         f"adapter: {os.environ.get('LAYERLOOM_ADAPTER') or 'the engine'}; golden values: "
@@ -127,3 +132,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+    if examples := UNITS.get(_profile(config)):
+        _take_fewer(items, settings(max_examples=examples))
+
+
+def _take_fewer(items: list[pytest.Item], chosen: settings) -> None:
+    """Give tests that state no law, and have no settings of their own, these."""
+    functions = {item.function for item in items if isinstance(item, pytest.Function) and not _states_law(item)}
+    for function in functions:
+        if hasattr(function, "hypothesis") and not hasattr(function, "_hypothesis_internal_settings_applied"):
+            chosen(function)
+
+
+def _states_law(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) is not None for name in ("law", "inside"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests lie in memory from here on; the collector need not go through them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 10, 10)
