@@ -101,8 +101,8 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def build(self, data: Any) -> None:
-        """A module, and a record of another build of it. One of three is also quantized, adapted and materialized."""
-        self.remakes = data.draw(st.sampled_from((False, False, True)))
+        """A module, and a record of another build of it. Half of them are also quantized, adapted and materialized."""
+        self.remakes = data.draw(EITHER)
         both = data.draw(two_builds(self.adapter.grammar, self.remakes))
         self.spec = both.target
         self.record = output(self.adapter, built(self.adapter, both.source), op.ToRecord())
