@@ -80,9 +80,17 @@ class ScratchFile:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
         self.write(data)
 
-    def _finish(self) -> None:
+    def flush(self) -> None:
+        """Wait until all that was written is on the disk, as it is at the end in any case.
+
+        Raises:
+            RecordIoError: the system refused.
+        """
         with _errors_name(self._destination, "cannot be flushed to disk"):
             os.fsync(self._descriptor)
+
+    def _finish(self) -> None:
+        self.flush()
         with _errors_name(self._destination, "cannot be closed"):
             self._close()
 

@@ -25,6 +25,7 @@ from .wire import Flaw, Wire, WireType, stored_nbytes, wire_of
 _PIECE: Final = 8 * 2**20  # bytes written at once
 _SMALL: Final = 64 * 2**10  # bytes below which pieces are joined
 _JOINED: Final = 2**20
+_FLUSHED: Final = 32 * 2**20  # bytes after which the disk gets to work, while the digest goes on in its thread
 _MAX_METADATA_NBYTES: Final = 2**32 - 1
 
 
@@ -65,10 +66,15 @@ def write_burnpack(
                 del piece  # which keeps its tensor in memory while the next one is made
             return
         with digest.DataDigest() as data:
+            unflushed = 0
             for piece in _joined(_data(plan, data.settle)):
                 data.feed(piece)
                 scratch.write(piece)
+                unflushed += len(piece)
                 del piece
+                if unflushed >= _FLUSHED:
+                    scratch.flush()
+                    unflushed = 0
             digits = data.hexdigest()
         scratch.overwrite_start(_signed(plan.header, digits))
 

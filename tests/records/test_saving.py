@@ -21,6 +21,7 @@ import pytest
 
 from engine import Tensor
 from records import ModuleRecord, RecordEntry, RecordError, RecordIoError, atomic, open_record
+from records.burnpack import writer
 from tests.golden_files import golden_file
 
 
@@ -130,6 +131,26 @@ def test_a_save_that_fails_at_any_call_leaves_the_old_file_and_no_other(name, ex
             save_with_fault(new, file, k, fail)
         assert file.read_bytes() == after
         assert [found.name for found in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("fail", [full_disk, interrupt])
+def test_a_flush_before_the_end_that_fails_leaves_the_old_file(fail, tmp_path, monkeypatch):
+    """L69, R44: the disk gets to work on a large file while the rest is written and digested."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(writer, "_FLUSHED", 1)
+    file, old, new = tmp_path / "other" / "r.bpk", record_of_ones(1), record_of_ones(2)
+    old.save(tmp_path / "r.bpk")
+    calls = save_with_fault(new, tmp_path / "r.bpk", 0, fail)
+    assert (tmp_path / "r.bpk").read_bytes() == new.into_bytes()
+    between = [k for k, call in enumerate(calls[:-5], 1) if call == "fsync"]
+    assert len(between) >= 2
+    old.save(file)
+    before = file.read_bytes()
+    for k in between:
+        with pytest.raises((RecordIoError, KeyboardInterrupt), match=r"r\.bpk: cannot be flushed|^$"):
+            save_with_fault(new, file, k, fail)
+        assert [found.name for found in file.parent.iterdir()] == ["r.bpk"]
+        assert file.read_bytes() == before
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of files are Unix's")
