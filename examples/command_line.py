@@ -27,7 +27,8 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
         "--devices",
         metavar="D,D,…",
         default="cpu:0",
-        help="where the layers go, in order: cpu:0,cpu:1 or cuda:0,cuda:1 (default: %(default)s)",
+        help="where the layers go, in order: cpu:0,cpu:1 or cuda:0,cuda:1; those left without a layer are named "
+        "(default: %(default)s)",
     )
 
 

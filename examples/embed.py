@@ -17,7 +17,7 @@ from examples.errors import UsageError
 from examples.loading import shown
 from examples.models.bert import Bert, bert_config, bert_record
 from examples.packages import carried_file, library
-from examples.placing import placement_table
+from examples.placing import placement_table, tell_unused
 from examples.tokenization import Tokenizer
 from modules.parallel import DistributedLayeredModel, LayerPlacement
 from records import open_record
@@ -48,7 +48,9 @@ def _embed(arguments: argparse.Namespace) -> None:
         if tokenizer.cuts(text):
             note = f"text {number} is cut after {_MAX_TOKENS} tokens, which is all that the model takes"
             print(f"{_NAME}: {note}", file=sys.stderr)
-    model = load_model(devices_of(arguments.devices))
+    devices = devices_of(arguments.devices)
+    model = load_model(devices)
+    tell_unused(_NAME, devices, model.placement)
     with transfer.log() as log:
         embeddings = model(batch_of(ids, model.placement.input)).to_device("cpu:0").numpy()
     cosine = embeddings @ embeddings.T

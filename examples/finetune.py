@@ -20,18 +20,18 @@ from typing import Any, Final, NamedTuple, final
 
 from examples.command_line import OneLineParser, add_devices, counted, devices_of, run
 from examples.errors import ArgumentError, UsageError
-from examples.finetuning import ADAPTED, VALUES, Settings, Tuning
+from examples.file_options import kept_by, read_by
+from examples.finetuning import ADAPTED, ADAPTER, VALUES, Settings, Tuning
 from examples.generation import checked_prompt, generated_ids, likeliest
 from examples.language_model import loaded_llama, opened_model
 from examples.models.llama import Llama
 from examples.models.llama_gguf import llama_config
 from examples.packages import library
-from examples.placing import placement_json, placement_of, placement_table
+from examples.placing import placement_json, placement_of, placement_table, tell_unused
 from examples.stopping import stop_wishes
 from examples.tokenization import Tokenizer
 from modules.parallel import DistributedLayeredModel, LayerMemory
-from records import ModuleRecord, open_record
-from records.files import destination_of
+from records import open_record
 
 _NAME: Final = "finetune"
 _TEXT: Final = Path(__file__).parent / "texts" / "lighthouse.txt"
@@ -52,16 +52,21 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--bits", type=int, choices=sorted(VALUES), help=f"of a quantized weight (default: {defaults.bits})"
     )
-    parser.add_argument("--text", metavar="FILE", type=Path, default=_TEXT, help="what to learn (default: the log)")
-    parser.add_argument("--adapter", metavar="FILE", type=Path, help="where it is kept; if it is there, go on with it")
+    parser.add_argument(
+        "--text", metavar="FILE", type=read_by("--text"), default=_TEXT, help="what to learn (default: the log)"
+    )
+    parser.add_argument(
+        "--adapter",
+        metavar="FILE",
+        type=kept_by("--adapter"),
+        help="where it is kept, *.bpk or *.safetensors; if it is there, go on with it (a link is replaced)",
+    )
     parser.add_argument("--prompt", metavar="TEXT", default="The sea", help="begins the samples (default: %(default)s)")
     parser.add_argument("--tokens", metavar="N", type=int, default=48, help="of a sample (default: %(default)s)")
     parser.add_argument("--seed", metavar="N", type=int, help="of all that is drawn (default: 0)")
-    parser.add_argument("--model", metavar="FILE.gguf", type=Path, help="default: SmolLM2-135M-Instruct")
+    parser.add_argument("--model", metavar="FILE.gguf", type=read_by("--model"), help="default: SmolLM2-135M-Instruct")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end, and nothing else")
     arguments = parser.parse_args()
-    if arguments.adapter is not None:
-        arguments.adapter = destination_of(arguments.adapter)
     for name, least in (("steps", 0), ("rank", 1), ("tokens", 0)):
         given = getattr(arguments, name)
         if given is not None and given < least:
@@ -86,17 +91,21 @@ class _Task:
         self._model_file: Final[Path | None] = arguments.model
         self._tokens: Final[int] = arguments.tokens
         self._prompt: Final[str] = arguments.prompt
-        devices = [device.autodiff() for device in devices_of(arguments.devices)]
+        self.devices: Final = [device.autodiff() for device in devices_of(arguments.devices)]
         with opened_model(self._model_file) as record:
             self._config: Final = llama_config(record)
             self._tokenizer: Final = Tokenizer.from_gguf(record.metadata)
-        self._placement: Final = placement_of(devices, self._config.n_layers, _unasked, is_tied=self._config.is_tied)
+        self._placement: Final = placement_of(
+            self.devices, self._config.n_layers, _unasked, is_tied=self._config.is_tied
+        )
         self._prompt_ids: Final = checked_prompt(self._tokenizer.encode(self._prompt), self._config.max_positions)
         self.ids: Final = self._text_ids(arguments.text)
 
     def _text_ids(self, file: Path) -> list[int]:
         try:
             ids = self._tokenizer.encode(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"--text {file}: {error.strerror}") from None
         except UnicodeDecodeError as error:
             raise UsageError(f"--text {file}: it is no text in UTF-8 ({error.reason})") from None
         if len(ids) < 2:
@@ -108,10 +117,6 @@ class _Task:
         with opened_model(self._model_file) as record:
             return loaded_llama(record, self._config, self._placement)
 
-    def tuning(self, settings: Settings, adapters: tuple[ModuleRecord, int] | None = None) -> Tuning:
-        """Adapters over weights that are quantized now."""
-        return Tuning(self.model(), settings, self.ids, adapters)
-
     def begun(self, arguments: argparse.Namespace) -> Tuning:
         """New adapters, or those that are kept.
 
@@ -122,7 +127,7 @@ class _Task:
         asked = {name: value for name, value in asked.items() if value is not None}
         file: Path | None = arguments.adapter
         if file is None or not file.exists():
-            return self.tuning(replace(Settings(), **asked))
+            return Tuning(self.model(), replace(Settings(), **asked), self.ids)
         for name, value in asked.items():
             kept = getattr(_settings_of(file), name)
             if value != kept:
@@ -130,10 +135,17 @@ class _Task:
         return self.reloaded(file)
 
     def reloaded(self, file: Path) -> Tuning:
-        """The adapters in a file, over weights that are quantized anew."""
+        """The adapters in a file, over weights that are quantized anew.
+
+        Raises:
+            UsageError: it is no adapter's record, or one of another model.
+            RecordError: it cannot be read, or its data is damaged.
+        """
         with open_record(file, check_data=True) as record:
             settings, steps = Settings.of(record, file)
-            return self.tuning(settings, (record, steps))
+            model = self.model()
+            with ADAPTER.loaded_from(file):
+                return Tuning(model, settings, self.ids, (record, steps))
 
     def spoken(self, tuning: Tuning) -> _Spoken:
         """The loss over the text, and the prompt with what follows it, likeliest token by token."""
@@ -160,6 +172,7 @@ def _finetune(arguments: argparse.Namespace) -> None:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layerloom-")), "adapter.bpk")
         tuning = task.begun(arguments)
         tuning.save(file)  # at once: so a place that cannot be written shows
+        tell_unused(_NAME, task.devices, tuning.model.placement)
         told = _Told(arguments, tuning)
         before = task.spoken(tuning)
         told.began(tuning, before, len(task.ids))

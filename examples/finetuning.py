@@ -12,6 +12,7 @@ from typing import Final, final
 
 from engine import BlockScale, Calibration, Key, QuantScheme, QuantValue, Seed, Tensor, ops, tensor
 from examples.errors import UsageError
+from examples.kept_numbers import GREATEST, LEAST, MOST, KeptNumbers
 from examples.models.llama import Llama
 from modules import Adam, Lora, ParamGroup, QLora, Quantizer, clip_norm
 from modules.parallel import DistributedLayeredModel
@@ -63,18 +64,31 @@ class Settings:
         """The settings in an adapter's record, and the steps that it has been trained for.
 
         Raises:
-            UsageError: the record of `file` is no adapter's.
+            UsageError: the record of `file` is no adapter's, or its numbers are none that an adapter has.
         """
-        defaults = asdict(cls())
-        lacking = [name for name in (_STEPS, *defaults) if name not in record.scalars]
-        if lacking:
-            raise UsageError(f"{file} is no record of an adapter: it has no number {lacking[0]!r}")
-        found = cls(**{name: type(default)(record.scalars[name]) for name, default in defaults.items()})
-        if found.bits not in VALUES or found.length < 1:
-            raise UsageError(
-                f"{file} is of an adapter that cannot be: {found.bits} bits, {found.length} tokens a passage"
-            )
-        return found, int(record.scalars[_STEPS])
+        numbers = ADAPTER.read(file, record)
+        steps, settings = numbers.pop(_STEPS), cls(**numbers)
+        if settings.bits not in VALUES:
+            raise ADAPTER.refused(file, f"its 'bits' is {settings.bits}")
+        ADAPTER.check_extent(file, record, "rank", settings.rank)
+        return settings, steps
+
+
+ADAPTER: Final = KeptNumbers(
+    "an adapter",
+    {_STEPS: 0, **asdict(Settings())},
+    {
+        _STEPS: (0, MOST),
+        "seed": (0, 2**63 - 1),
+        "rank": (1, MOST),
+        "bits": (min(VALUES), max(VALUES)),
+        "init_std": (0, 1),
+        "length": (1, MOST),
+        "lr": (0, GREATEST),
+        "limit": (LEAST, GREATEST),
+    },
+)
+"""The numbers in an adapter's record."""
 
 
 @final

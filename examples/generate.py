@@ -9,19 +9,19 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine import transfer
+from engine import Device, transfer
 from examples.chat import chat_text
 from examples.command_line import OneLineParser, add_devices, counted, devices_of, run
+from examples.file_options import read_by
 from examples.generation import checked_prompt, drawn, generated_ids, likeliest
 from examples.language_model import loaded_llama, opened_model
 from examples.models.llama import Llama, LlamaConfig
 from examples.models.llama_gguf import llama_config
 from examples.packages import library
-from examples.placing import copies_json, copies_lines, placement_json, placement_of, placement_table
+from examples.placing import copies_json, copies_lines, placement_json, placement_of, placement_table, tell_unused
 from examples.tokenization import Tokenizer
 from modules.parallel import LayerMemory, LayerPlacement
 
@@ -47,7 +47,7 @@ def _arguments() -> argparse.Namespace:
         "--temperature", metavar="T", type=float, default=0.0, help="0: the likeliest token; above: drawn (default: 0)"
     )
     parser.add_argument("--seed", metavar="N", type=int, help="of the draws (default: another one each time)")
-    parser.add_argument("--model", metavar="FILE.gguf", type=Path, help="default: SmolLM2-135M-Instruct")
+    parser.add_argument("--model", metavar="FILE.gguf", type=read_by("--model"), help="default: SmolLM2-135M-Instruct")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end, and nothing else")
     arguments = parser.parse_args()
     if arguments.tokens < 0:
@@ -66,7 +66,9 @@ def _generate(arguments: argparse.Namespace) -> None:
         if text is None:
             text = chat_text(record.metadata, arguments.chat)
         prompt_ids = checked_prompt(tokenizer.encode(text), config.max_positions)
-        model = loaded_llama(record, config, _placement(arguments, config), only_last=True)
+        devices = devices_of(arguments.devices)
+        model = loaded_llama(record, config, _placement(arguments, devices, config), only_last=True)
+    tell_unused(_NAME, devices, model.placement)
     choose = drawn(arguments.temperature, arguments.seed) if arguments.temperature else likeliest
     ids = itertools.islice(
         generated_ids(model, prompt_ids, choose), min(arguments.tokens, config.max_positions - len(prompt_ids))
@@ -86,9 +88,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         print(line)
 
 
-def _placement(arguments: argparse.Namespace, config: LlamaConfig) -> LayerPlacement:
-    devices = devices_of(arguments.devices)
-
+def _placement(arguments: argparse.Namespace, devices: Sequence[Device], config: LlamaConfig) -> LayerPlacement:
     def measured() -> LayerMemory:
         return LayerMemory.of(Llama(config, LayerPlacement.even(devices[:1], config.n_layers)))
 

@@ -2,7 +2,8 @@
 
 They are other digits than it was trained with, 8 × 8 pixels large, and are
 enlarged to its 28 × 28; it reads most of them. FILE is its record, mnist.bpk.
-Of three layers, the first two devices and the last one get one each.
+Of three layers, the first two devices and the last one get one each; others
+are named on the error stream.
 """
 
 import argparse
@@ -19,10 +20,11 @@ from engine import Device, Tensor, ops, tensor
 from examples.command_line import OneLineParser, add_devices, counted, devices_of, run
 from examples.digits import Digits
 from examples.errors import UsageError
+from examples.file_options import read_by
 from examples.loading import shown
 from examples.models.mnist import EXTENT, Mnist, mnist_record, normalised
 from examples.packages import library
-from examples.placing import placement_json, placement_table
+from examples.placing import placement_json, placement_table, tell_unused
 from modules.parallel import DistributedLayeredModel, LayerPlacement
 from records import open_record
 
@@ -40,14 +42,16 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = OneLineParser(_NAME, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = f"default: public/mnist.bpk in the folder that {_FOLDER} names"
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help=default)
+    parser.add_argument("file", metavar="FILE", nargs="?", type=read_by("FILE"), help=default)
     add_devices(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else")
     return parser.parse_args()
 
 
 def _mnist(arguments: argparse.Namespace) -> None:
-    model = load_model(arguments.file or _default_file(), devices_of(arguments.devices))
+    devices = devices_of(arguments.devices)
+    model = load_model(arguments.file or _default_file(), devices)
+    tell_unused(_NAME, devices, model.placement)
     digits = Digits.load()
     logits = model(batch_of(digits.images, model.placement.input))
     found = ops.argmax(logits, axis=-1).to_device("cpu:0").numpy()

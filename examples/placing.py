@@ -1,6 +1,7 @@
 """Where a model's layers go: the placement that the options ask for, and the table that shows one."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,20 @@ def placement_of(
     else:
         placement = LayerPlacement.even(devices, num_layers)
     return dataclasses.replace(placement, output=placement.input) if is_tied else placement
+
+
+def tell_unused(name: str, devices: Sequence[Device], placement: LayerPlacement) -> None:
+    """Name in one line, on the error stream, the devices that have no layer of a placement, if there are any.
+
+    Args:
+        name: of the command.
+        devices: those that the option names, in its order.
+        placement: made of them.
+    """
+    used = placement.devices()
+    unused = [str(device.inner()) for device in dict.fromkeys(devices) if device not in used]
+    if unused:
+        print(f"{name}: no layer goes to {', '.join(unused)}", file=sys.stderr)
 
 
 def _fitting(devices: Sequence[Device], sizes: Sequence[int], memory: LayerMemory) -> LayerPlacement:

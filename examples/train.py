@@ -4,7 +4,7 @@ The images come from the package scikit-learn; every fifth one is kept for
 testing. With --record, the run is saved after each epoch and on Ctrl-C, and
 the same command goes on from there, bit for bit as if it had not stopped.
 Each device gets a share of the four hidden layers; of more devices than that
-the rest gets none, and is not in the table.
+the rest gets none, and is named on the error stream.
 """
 
 import argparse
@@ -19,14 +19,13 @@ from engine import Device
 from examples.command_line import OneLineParser, add_devices, counted, devices_of, run
 from examples.digits import Digits
 from examples.errors import ArgumentError
+from examples.file_options import kept_by
 from examples.packages import library
-from examples.placing import placement_json, placement_table
+from examples.placing import placement_json, placement_table, tell_unused
 from examples.stopping import stop_wishes
 from examples.training import Run, Settings
-from records.files import destination_of, format_of
 
 _NAME: Final = "train"
-_FORMATS: Final = ("burnpack", "safetensors")  # those that hold scalars
 
 Report = Callable[[float | None], object]
 """Called after each step with the loss, and with None after each epoch."""
@@ -45,15 +44,16 @@ def _arguments() -> argparse.Namespace:
         "--epochs", metavar="N", type=int, default=20, help="passes over the images (default: %(default)s)"
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="where the run is kept; if it is there, go on with it (a link is replaced)"
+        "--record",
+        metavar="FILE",
+        type=kept_by("--record"),
+        help="where the run is kept, *.bpk or *.safetensors; if it is there, go on with it (a link is replaced)",
     )
     parser.add_argument(
         "--seed", metavar="N", type=int, help="of all that is drawn (default: 0, or that of the record)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end, and nothing else")
     arguments = parser.parse_args()
-    if arguments.record is not None:
-        arguments.record = _record_file(arguments.record)
     if arguments.epochs < 0:
         parser.error(f"--epochs {arguments.epochs}: it must be 0 or more")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**63:
@@ -61,28 +61,12 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _record_file(text: str) -> Path:
-    """Where the run is kept, for what the option says.
-
-    Raises:
-        ArgumentError: it names no file that a run can be kept in.
-        RecordError: it has no file name, or an extension of files that are not written.
-    """
-    if not text or text.endswith("/"):
-        raise ArgumentError(f"--record {text!r}: give the name of a file")
-    if Path(text).exists() and not (Path(text).is_file() or Path(text).is_dir()):  # a name of its own for a folder
-        raise ArgumentError(f"--record {text}: it is no regular file")
-    file = destination_of(text)
-    if format_of(file, None) not in _FORMATS:
-        raise ArgumentError(f"--record {text}: such a file has no place for a run's numbers; name it *.bpk")
-    return file
-
-
 def _train(arguments: argparse.Namespace) -> None:
     devices, (data, test) = devices_of(arguments.devices), Digits.load().parts()
     losses: list[float] = []
     with stop_wishes() as is_stopped, _told_what_is_kept(arguments.record):
         training = _begun(arguments, data, devices)
+        tell_unused(_NAME, devices, training.model.placement)
         total = arguments.epochs * training.steps_per_epoch
         if not arguments.json:
             library("rich.console").Console().print(placement_table(training.model))

@@ -7,39 +7,24 @@ among them the seed, from which the order of the examples follows.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import inf, nextafter
+from math import nextafter
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine import Device, Key, Seed, Tensor, ops, tensor
 from examples.digits import Digits
-from examples.errors import UsageError
+from examples.kept_numbers import GREATEST, LEAST, MOST, KeptNumbers
 from examples.models.classifier import Classifier, ClassifierConfig
 from modules import AdamW, clip_norm
 from modules.parallel import DistributedLayeredModel, LayerPlacement
-from records import ModuleRecord, RecordValidationError, open_record
+from records import ModuleRecord, open_record
 
 _MODEL: Final = "model"
 _OPTIMIZER: Final = "optimizer"
 _STEP: Final = "step"
-_MOST: Final = 2**31 - 1
-_GREATEST: Final = nextafter(inf, 0)
-_RANGES: Final = {  # of the numbers in a record, both ends included
-    _STEP: (0, _MOST),
-    "seed": (0, 2**63 - 1),
-    "batch": (1, _MOST),
-    "channels": (1, _MOST),
-    "n_layers": (0, _MOST),
-    "dropout": (0, nextafter(1, 0)),
-    "lr": (0, _GREATEST),
-    "weight_decay": (0, _GREATEST),
-    "limit": (nextafter(0, 1), _GREATEST),
-}
-
-T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +50,23 @@ class Settings:
     lr: float = 2e-3
     weight_decay: float = 0.01
     limit: float = 1.0
+
+
+_NUMBERS: Final = KeptNumbers(
+    "a training run",
+    {_STEP: 0, **asdict(Settings())},
+    {
+        _STEP: (0, MOST),
+        "seed": (0, 2**63 - 1),
+        "batch": (1, MOST),
+        "channels": (1, MOST),
+        "n_layers": (0, MOST),
+        "dropout": (0, nextafter(1, 0)),
+        "lr": (0, GREATEST),
+        "weight_decay": (0, GREATEST),
+        "limit": (LEAST, GREATEST),
+    },
+)
 
 
 @final
@@ -146,45 +148,16 @@ class Run:
             RecordError: it cannot be read, or its data is damaged.
         """
         with open_record(file, check_data=True) as record:
-            steps, settings = _number(file, record, _STEP, 0), _settings_of(file, record)
+            numbers = _NUMBERS.read(file, record)
+            steps, settings = numbers.pop(_STEP), Settings(**numbers)
+            _NUMBERS.check_most(file, "n_layers", settings.n_layers, len(record))
+            _NUMBERS.check_extent(file, record, "channels", settings.channels)
             made = cls(settings, data, devices)
-            try:
+            with _NUMBERS.loaded_from(file):
                 made.model = made.model.load_record(record.part(_MODEL))
                 made.optimizer.load_record(record.part(_OPTIMIZER), made.model)
-            except RecordValidationError as error:
-                first, *others = error.findings
-                raise _not_of_a_run(file, f"{first}{f' (and {len(others)} more)' if others else ''}") from error
         made.steps = steps
         return made
-
-
-def _settings_of(file: Path, record: ModuleRecord) -> Settings:
-    settings = Settings(**{name: _number(file, record, name, default) for name, default in asdict(Settings()).items()})
-    extents = [extent for entry in record.values() for extent in entry.shape]
-    for name, most in {"n_layers": len(record), "channels": max(extents, default=0)}.items():
-        found = getattr(settings, name)
-        if found > most:  # a model of so many would be built before its record is found not to fit
-            raise _not_of_a_run(file, f"its {name!r} is {found}, and its tensors are of {most} at most")
-    return settings
-
-
-def _number(file: Path, record: ModuleRecord, name: str, like: T) -> T:
-    """A number of a record, of the type of another one, and in the range that it has in a run.
-
-    Raises:
-        UsageError: there is none.
-    """
-    scalar = record.scalars.get(name)
-    if scalar is None:
-        raise _not_of_a_run(file, f"it has no number {name!r}")
-    value, (low, high) = scalar.value, _RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, (int, type(like))) or not low <= value <= high:
-        raise _not_of_a_run(file, f"its {name!r} is {value!r}")
-    return type(like)(value)
-
-
-def _not_of_a_run(file: Path, why: str) -> UsageError:
-    return UsageError(f"{file} is no record of a training run: {why}")
 
 
 def inputs_of(images: Any, device: Device) -> Tensor:

@@ -82,6 +82,14 @@ def test_json_has_embeddings_and_cosines(command):
     np.testing.assert_allclose(embeddings[1], tiny_bert.embedding([2, 4, 8, 6, 3]), atol=1e-5)
 
 
+def test_devices_without_a_layer_are_named(command):
+    """On the error stream; the object is as without them."""
+    devices = [f"cpu:{index}" for index in range(tiny_bert.LAYERS + 2)]
+    outcome = command(embed.main, "the cat", "--devices", ",".join(devices), "--json")
+    assert (outcome.status, outcome.err) == (0, f"embed: no layer goes to {', '.join(devices[-2:])}\n")
+    assert outcome.out == command(embed.main, "the cat", "--json").out
+
+
 def test_a_text_that_is_cut_is_noted_on_the_error_stream(command, monkeypatch):
     """By its number; what is printed is as without the note."""
     monkeypatch.setattr(embed, "_MAX_TOKENS", 6)

@@ -139,6 +139,13 @@ def test_the_devices_change_nothing_but_the_placement(told):
     assert split["losses"] != other["losses"]
 
 
+def test_devices_without_a_layer_are_named(finetune_):
+    """On the error stream; the object is as without them."""
+    outcome = finetune_("--steps", "0", "--devices", "cpu:0,cpu:1,cpu:2,cpu:3,cpu:1,cpu:4", "--json")
+    assert (outcome.status, outcome.err) == (0, "finetune: no layer goes to cpu:3, cpu:4\n")
+    assert json.loads(outcome.out)["placement"]["hidden"] == ["cpu:0", "cpu:1", "cpu:2"]
+
+
 def test_the_record_holds_the_adapters_alone(told, tmp_path):
     """A30: two factors for each adapted matrix, no base; and what they were made with."""
     file = tmp_path / "kept.bpk"
@@ -272,12 +279,12 @@ def test_a_mistake_is_one_clear_line(finetune_, command, model, tmp_path):
             {path: entry for path, entry in record.items() if ".1." not in path}, scalars=record.scalars
         )
         part.save(near)
-        for name, odd in (("odd", {"bits": 3}), ("empty", {"length": 0})):
-            record.with_scalars(**{**dataclasses.asdict(Settings()), "steps": 0, **odd}).save(tmp_path / name)
     damaged = bytearray(kept.read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "damaged.bpk").write_bytes(damaged)
     binary.write_bytes(b"\xff\xff\xff")
+    pipe = tmp_path / "pipe.bpk"
+    os.mkfifo(pipe)
     (tmp_path / "short").write_text("a")
     for options, status, line in (
         (["--steps", "-1"], 2, "--steps -1"),
@@ -288,14 +295,23 @@ def test_a_mistake_is_one_clear_line(finetune_, command, model, tmp_path):
         (["--devices", "cuda"], 2, "'cuda' is no device"),
         (["--prompt", ""], 1, "the prompt has no tokens"),
         (["--prompt", "a" * 65], 1, "65 tokens, and the model 64 positions"),
-        (["--text", str(tmp_path / "nowhere")], 1, "No such file"),
+        (["--text", str(tmp_path / "nowhere")], 1, f"--text {tmp_path / 'nowhere'}: No such file or directory"),
+        (["--text", str(tmp_path)], 1, f"--text {tmp_path}: Is a directory"),
+        (["--text", ""], 2, "--text '': give the name of a file"),
+        (["--model", ""], 2, "--model '': give the name of a file"),
+        (["--adapter", ""], 2, "--adapter '': give the name of a file"),
+        (["--adapter", f"{tmp_path}/new/"], 2, f"--adapter {tmp_path}/new/: give the name of a file"),
+        (["--adapter", "/dev/null"], 2, "--adapter /dev/null: it is no regular file"),
+        (["--adapter", str(pipe.with_suffix(""))], 2, f"--adapter {pipe.with_suffix('')}: it is no regular file"),
+        *(
+            (["--adapter", f"a.{of}"], 2, f"--adapter a.{of}: it cannot be kept in such a file; name it *.bpk")
+            for of in ("mpk", "MPK", "mpk.gz", "gguf", "pt")
+        ),
         (["--text", str(binary)], 1, "no text in UTF-8"),
         (["--text", str(tmp_path / "short")], 1, "1 token; there is nothing to learn"),
         (["--adapter", str(other)], 1, "is no record of an adapter: it has no number 'steps'"),
         (["--adapter", str(near)], 1, "it has no blocks.1.attention.query_key_value.weight.lora.a"),
-        (["--adapter", str(tmp_path / "odd.bpk")], 1, "3 bits"),
-        (["--adapter", str(tmp_path / "empty.bpk")], 1, "0 tokens a passage"),
-        (["--adapter", str(tmp_path / "damaged.bpk")], 1, "damaged.bpk"),
+        (["--adapter", str(tmp_path / "damaged.bpk")], 1, "digest"),
         (["--adapter", str(tmp_path / "no" / "kept")], 1, "No such file or directory"),
         (["--adapter", str(kept), "--rank", "3"], 2, "holds an adapter of rank 2"),
         (["--adapter", str(kept), "--bits", "8"], 2, "holds an adapter of bits 4"),
@@ -306,6 +322,55 @@ def test_a_mistake_is_one_clear_line(finetune_, command, model, tmp_path):
         assert (outcome.status, outcome.out) == (status, ""), (options, outcome)
         assert outcome.err.count("\n") == 1
         assert line in outcome.err
+
+
+NUMBERS = (("steps", -1), ("steps", 1.5), ("steps", True), ("steps", 2**62), ("seed", -1), ("seed", 2**63),
+           ("rank", 2.0), ("rank", 0), ("rank", 65), ("rank", 2**31 - 1), ("rank", 2**40), ("bits", 3), ("bits", 5),
+           ("bits", 16), ("bits", 4.0), ("init_std", -0.1), ("init_std", 1.5), ("length", 0),
+           ("length", 2.5), ("length", 2**62), ("lr", -1.0), ("lr", 3.5e38), ("lr", float("nan")),
+           ("length", 2**31), ("limit", 0.0), ("limit", True))  # fmt: skip
+
+
+def test_numbers_of_an_adapter_that_none_has_are_one_clear_line(finetune_, model, tmp_path, monkeypatch):
+    """Before a model is built."""
+    kept, record = tmp_path / "kept.bpk", begun(model, Settings(rank=2)).record()
+    monkeypatch.setattr(finetune, "loaded_llama", lambda *_: pytest.fail("a model was built"))
+    for name, value in NUMBERS:
+        record.with_scalars(**{name: value}).save(kept)
+        outcome = finetune_("--adapter", str(kept))
+        assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+        assert f"kept.bpk is no record of an adapter: its {name!r} is {value!r}" in outcome.err
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_at_the_ends_of_their_ranges_are_taken(told, model, tmp_path):
+    """With no step made, the loss is that of the factors, which are in the record."""
+    kept, record = tmp_path / "kept.bpk", begun(model, Settings(rank=2)).record()
+    ends = {"steps": 2**31 - 1, "seed": 2**63 - 1, "length": 2**31 - 1, "lr": 0, "init_std": 1, "limit": 5e-324}
+    record.with_scalars(**ends).save(kept)
+    found = told("--steps", "0", "--adapter", str(kept))
+    assert (found["steps"], found["seed"]) == (2**31 - 1, 2**63 - 1)
+    assert np.isfinite(found["reloaded"]["loss"])
+
+
+def test_an_adapter_whose_tensors_are_of_other_settings_is_one_clear_line(finetune_, model, tmp_path):
+    """It names the file, and the first thing that does not fit."""
+    kept = tmp_path / "kept.bpk"
+    begun(model, Settings(rank=2)).record().with_scalars(rank=3).save(kept)
+    outcome = finetune_("--adapter", str(kept))
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+    assert "kept.bpk is no record of an adapter: " in outcome.err
+    assert "more)" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["kept", "kept.2", "kept.safetensors", "kept.bpk"])
+def test_an_adapter_of_any_name_goes_on(told, tmp_path, name):
+    """``.bpk`` is added to a bare name (R38), where a folder has it too (R39)."""
+    (tmp_path / "kept").mkdir()
+    for steps in (1, 2):
+        found = told("--steps", "1", "--adapter", str(tmp_path / name))
+        assert found["adapter"] == str(tmp_path / (name if "." in name else "kept.bpk"))
+        assert found["steps"] == steps
 
 
 def test_the_text_that_comes_with_it_is_a_small_one_in_a_manner_of_its_own():

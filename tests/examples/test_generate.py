@@ -81,6 +81,23 @@ def test_the_text_does_not_depend_on_the_placement(generate_, options):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        (["--devices", "cpu:0,cpu:1,cpu:2,cpu:3,cpu:4"], "cpu:3, cpu:4"),
+        (["--devices", "cpu:0,cpu:1,cpu:1,cpu:0,cpu:0"], None),
+        (["--devices", "cpu:0,cpu:1,cpu:2", "--stages", "1,0,2"], "cpu:1"),
+        (["--devices", "cpu:0,cpu:1", "--memory", "1MB,1KB"], "cpu:1"),
+    ],
+)
+def test_devices_without_a_layer_are_named(generate_, options, unused):
+    """Once each, in one line on the error stream; with --json too."""
+    said = "" if unused is None else f"generate: no layer goes to {unused}\n"
+    for more in ([], ["--json"]):
+        outcome = generate_("--prompt", PROMPT, "--tokens", "1", *options, *more)
+        assert (outcome.status, outcome.err) == (0, said)
+
+
 def test_table_text_speed_and_copies_are_printed_in_this_order(generate_):
     """The prompt stands before what follows it."""
     options = ["--prompt", PROMPT, "--tokens", "4", "--devices", "cpu:0,cpu:1"]
@@ -215,6 +232,7 @@ def test_a_file_that_is_missing_or_no_model_is_one_clear_line(generate_, tmp_pat
         assert (outcome.status, outcome.out) == (1, "")
         assert outcome.err.count("\n") == 1
         assert line in outcome.err
+    assert generate_("--prompt", "a", model="") == (2, "", "generate: --model '': give the name of a file\n")
     save_file({"a": np.zeros(1)}, tmp_path / "x.safetensors")
     assert (
         "x.safetensors is no GGUF file of a model" in generate_("--prompt", "a", model=tmp_path / "x.safetensors").err

@@ -82,12 +82,22 @@ def test_of_more_devices_than_layers_two_at_the_front_and_the_last_are_used(reco
     assert [str(device) for device in model.placement.devices()] == ["cpu:0", "cpu:1", "cpu:4"]
 
 
+def test_devices_without_a_layer_are_named(command, monkeypatch, record_file):
+    """On the error stream; the object is as without them."""
+    digits = Digits(randn((20, 8, 8), seed=1, device="cpu:0").numpy(), np.arange(20) % 10)
+    monkeypatch.setattr(Digits, "load", classmethod(lambda cls: digits))
+    outcome = command(mnist.main, str(record_file), "--devices", "cpu:0,cpu:1,cpu:2,cpu:3,cpu:4", "--json")
+    assert (outcome.status, outcome.err) == (0, "mnist: no layer goes to cpu:2, cpu:3\n")
+    assert json.loads(outcome.out)["placement"] == {"input": "cpu:0", "hidden": ["cpu:1"], "output": "cpu:4"}
+
+
 def test_a_missing_record_is_one_clear_line(command, monkeypatch, tmp_path):
     """Without a path, the message says how to give one."""
     monkeypatch.delenv("LAYERLOOM_GOLDEN", raising=False)
     outcome = command(mnist.main)
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert "give the network's record, mnist.bpk" in outcome.err
+    assert command(mnist.main, "") == (2, "", "mnist: FILE '': give the name of a file\n")
     monkeypatch.setenv("LAYERLOOM_GOLDEN", str(tmp_path))
     outcome = command(mnist.main)
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
