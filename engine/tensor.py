@@ -18,6 +18,7 @@ from .dtype import BFLOAT16, FLOATS, INTS, DType, as_dtype
 from .errors import AutodiffError, DeviceError, DTypeError, ShapeError
 from .gradients import Gradients, backward
 from .graph import Leaf
+from .ops.checks import checked_integers
 from .primitive import Operand, dense, is_scheme
 from .quantization.operations import array_of_bytes, bytes_of
 from .quantization.scheme import QuantScheme
@@ -75,22 +76,29 @@ class Tensor(Operand):
 
     @classmethod
     def from_quantized(
-        cls, data: NDArray[np.uint8], shape: Sequence[int], scheme: QuantScheme, device: Device | str
+        cls,
+        data: NDArray[np.uint8] | bytes | bytearray | memoryview,
+        shape: Sequence[int],
+        scheme: QuantScheme,
+        device: Device | str,
     ) -> "Tensor":
         """A quantized tensor of the bytes that `tobytes` gives for such a one (Q41), copied.
 
         Args:
-            data: the bytes, one-dimensional.
+            data: the bytes, bytes-like or as an array of one axis.
             shape: the logical shape.
             scheme: what the bytes are of.
 
         Raises:
-            DTypeError: nothing can be computed with the scheme (Q6, Q7).
+            TypeError: `data` is no bytes, or `shape` no sequence of integers.
+            DTypeError: `scheme` is no QuantScheme, or nothing can be computed with it (Q6, Q7).
             ShapeError: another number of bytes, or a shape that the scheme is not for (Q44).
             QuantizationError: a scale is not positive and finite (Q47).
         """
-        place = Device(device)
-        return cls._make(array_of_bytes(data, shape, scheme, place), place)
+        place, extents = Device(device), checked_integers("from_quantized", "shape", shape)
+        if any(extent < 0 for extent in extents):
+            raise ShapeError(f"from_quantized: shape {extents} has a negative extent")
+        return cls._make(array_of_bytes("from_quantized", data, extents, scheme, place), place)
 
     # What it is
 

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
+from numbers import Integral, Real
 from typing import Any, ClassVar, Final, TypeVar, final
 
 from engine import Key, Seed, Tensor, as_dtype, dequantize, randn, zeros
@@ -86,11 +87,14 @@ class Lora(Reparameterizer):
     seed: int | Seed | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, Integral) or self.rank < 1:
             raise ModuleError(f"Lora: rank is {self.rank!r}; it must be an integer of 1 or more")
-        _check_number("alpha", self.alpha)
-        if self.init_std is not None and _check_number("init_std", self.init_std) < 0:
-            raise ModuleError(f"Lora: init_std is {self.init_std}; a standard deviation is 0 or more")
+        object.__setattr__(self, "rank", int(self.rank))
+        object.__setattr__(self, "alpha", _number("alpha", self.alpha))
+        if self.init_std is not None:
+            object.__setattr__(self, "init_std", _number("init_std", self.init_std))
+            if self.init_std < 0:
+                raise ModuleError(f"Lora: init_std is {self.init_std}; a standard deviation is 0 or more")
         if self.dtype is not None:
             of = as_dtype(self.dtype)
             if of not in FLOATS:
@@ -170,10 +174,19 @@ class QLora(Reparameterizer):
         return self.lora._prepared(quantized_weights(module, self.quantizer))
 
 
-def _check_number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+def _number(name: str, value: Any) -> float:
+    """A finite number as Python's own.
+
+    Raises:
+        ModuleError: it is none.
+    """
+    try:
+        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    except OverflowError:  # of an integer, perhaps of more digits than Python writes
+        raise ModuleError(f"Lora: {name} is beyond every float; it must be a finite number") from None
+    if not isfinite(found):
         raise ModuleError(f"Lora: {name} is {value!r}; it must be a finite number")
-    return float(value)
+    return found
 
 
 _PATH_BYTES: Final = 8

@@ -347,7 +347,7 @@ class Module(Node, metaclass=ModuleMeta):
     def materialize(self) -> Self:
         """The module that stores what layers see, without reparameterizations (A32); it trains as the bases did.
 
-        A parameter without one stays as it is, lazy if it was (A33); the others are dense (A34).
+        A parameter without one stays as it is, lazy or quantized if it was (A33); the others are dense (A34).
 
         Raises:
             ModuleError: a reparameterization gives no floats of its base's rank.

@@ -67,8 +67,9 @@ class QuantizationReport:
     def __str__(self) -> str:
         done = {path: one for path, one in self.parameters.items() if one.skipped is None}
         skipped = {path: one.skipped for path, one in self.parameters.items() if one.skipped is not None}
-        total = [_total(list(done.values()))] if done else []
-        lines = _table([_HEAD, *(_row(path, one) for path, one in done.items()), *total])
+        lines = [f"nothing to quantize to {self.scheme}"]
+        if done:
+            lines = _table([_HEAD, *(_row(path, one) for path, one in done.items()), _total(list(done.values()))])
         if skipped:
             lines += ["", "left as they are:", *(f"  {path}: {reason}" for path, reason in skipped.items())]
         return "\n".join(lines)

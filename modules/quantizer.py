@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, final
 
 from engine import Calibration, QuantizationError, QuantScheme, ShapeError, quantize
+from engine.quantization.calibration import check_settings
 
 from .errors import QuantizerError, standing_at
 from .group import ParamGroup, check_group
@@ -25,11 +26,13 @@ class Quantizer:
         scheme: what is made of them.
         param_group: which parameters, by path and id; None for all. It decides about the factors of a
             reparameterization as about any other (Q50).
-        allow_nonfinite: whether NaN and infinities are quantized, as `engine.quantize` says, not refused (Q28).
+        allow_nonfinite: whether NaN and infinities are quantized, not refused. As `engine.quantize` says, NaN becomes 0
+            in the integer kinds, NaN in E4M3 and E5M2, 6 · scale in E2M1 (Q27, Q30); a magnitude above 1.7e38 counts as
+            infinite in either case (Q28).
 
     Raises:
-        DTypeError: the scheme cannot be computed, or not with this calibration (Q6, Q7, Q15).
-        TypeError: an argument is of another type.
+        DTypeError: `scheme` is no QuantScheme, or cannot be computed, or not with this calibration (Q6, Q7, Q15).
+        TypeError: another argument is of another type.
 
     Source: Burn 0.23, ``Quantizer``.
     """
@@ -40,12 +43,7 @@ class Quantizer:
     allow_nonfinite: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.calibration, Calibration) or not isinstance(self.scheme, QuantScheme):
-            raise TypeError(
-                f"Quantizer takes a Calibration and a QuantScheme, not {self.calibration!r:.40} and {self.scheme!r:.40}"
-            )
-        self.scheme.check()
-        self.calibration.check(self.scheme)
+        check_settings("Quantizer", self.calibration, self.scheme, self.allow_nonfinite)
         if self.param_group is not None:
             check_group("Quantizer", self.param_group)
 
@@ -82,7 +80,12 @@ class Quantizer:
 
         Args:
             module: before it is quantized.
+
+        Raises:
+            TypeError: it is none.
         """
+        if not isinstance(module, Node):
+            raise TypeError(f"report takes a module, not {module!r:.80}")
         known: dict[int, Outcome] = {}
         rows: list[tuple[str, Outcome]] = []
         for path, leaf in leaves(module):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .attached import Attachable
 from .containers import check_name
-from .errors import ModuleError, standing_at
+from .errors import ModuleError, PathError, standing_at
 from .param import Param
 from .running_state import RunningState
 from .tree import Each, Leaf, Node, joined, leaves, rebuild, refuse_nested, reparameterized_paths
@@ -55,7 +55,7 @@ def reparameterized(module: M, reparameterizer: Reparameterizer, called: str = "
 
     Raises:
         ModuleError: a parameter has a reparameterization (A4), or the answer is none that can be attached (M18).
-        PathError: a NAME that cannot be part of a path.
+        PathError: its class has no NAME, or one that cannot be part of a path.
         TypeError: `reparameterizer` is no Reparameterizer.
     """
     if not isinstance(reparameterizer, Reparameterizer):
@@ -70,6 +70,8 @@ def reparameterized(module: M, reparameterizer: Reparameterizer, called: str = "
 
 def materialized(module: M) -> M:
     """The module in which each parameter with a reparameterization stores its effective value, and has none (A32).
+
+    One without stays as it is, quantized if it was (A33).
 
     Raises:
         ModuleError: a reparameterization gives no floats of its base's rank.
@@ -154,9 +156,15 @@ def _checked(path: str, answer: Any) -> "tuple[Param, Reparameterization | None]
 
 def _check_parts(path: str, reparameterization: Any) -> None:
     """Refuse a reparameterization whose NAME or parameters cannot stand below a parameter."""
-    name = getattr(reparameterization, "NAME", None)
+    name, cls = getattr(reparameterization, "NAME", None), type(reparameterization).__qualname__
+    if not isinstance(name, str):
+        found = "no NAME" if name is None else f"NAME {name!r:.80}"
+        raise PathError(
+            f"reparameterize of {path!r}: class {cls} has {found}; it must be a string, the component of paths "
+            f'below the parameter, such as NAME = "weight_norm"'
+        )
     check_name(name, path)
-    below = joined(path, str(name))
+    below = joined(path, name)
     refuse_nested(reparameterization, below)
     for inner, leaf in leaves(reparameterization, below):
         if isinstance(leaf, Param) and len(leaf.shape) > _MAX_RANK:

@@ -12,7 +12,7 @@ from engine.errors import DTypeError
 from engine.primitive import quiet
 
 from .blocks import Blocks
-from .scheme import QuantScheme
+from .scheme import QuantScheme, check_part
 
 
 @final
@@ -35,6 +35,23 @@ class Calibration(Enum):
         """
         if self is Calibration.ABS_MEAN and scheme.is_two_level:
             raise DTypeError(f"scheme {scheme}: AbsMean has no form with two levels; use MinMax, or one level")
+
+
+def check_settings(name: str, calibration: Any, scheme: Any, allow_nonfinite: Any) -> None:
+    """Refuse what nothing can be quantized by, named as arguments of `name`.
+
+    Raises:
+        DTypeError: `scheme` is none, or cannot be computed, or not with this calibration (Q6, Q7, Q15).
+        TypeError: `calibration` is none, or `allow_nonfinite` no truth value.
+    """
+    if not isinstance(calibration, Calibration):
+        known = ", ".join(Calibration.__members__)
+        raise TypeError(f"{name}: calibration is {calibration!r:.80}; it must be a Calibration ({known})")
+    check_part(name, "scheme", scheme, QuantScheme)
+    if not isinstance(allow_nonfinite, (bool, np.bool_)):
+        raise TypeError(f"{name}: allow_nonfinite is {allow_nonfinite!r:.80}; it must be True or False")
+    scheme.check()
+    calibration.check(scheme)
 
 
 def magnitudes(xp: Any, x: Array, blocks: Blocks, calibration: Calibration) -> Array:

@@ -12,9 +12,9 @@ from engine.errors import DeviceMismatchError, DTypeError, ShapeError
 from engine.primitive import Operand, checked_operand, dequantized
 
 from . import packing
-from .calibration import Calibration
+from .calibration import Calibration, check_settings
 from .quantized import Quantized, check_finite, quantized, with_scales
-from .scheme import QuantScheme
+from .scheme import QuantScheme, check_part
 
 if TYPE_CHECKING:
     from engine.tensor import Tensor
@@ -34,17 +34,20 @@ def quantize(
             have, or with blocks none (Q32).
         scheme: what is made of them.
         calibration: how scales are found.
-        allow_nonfinite: whether NaN and infinities are quantized. A block with NaN has the least scale, one with an
-            infinity that or the largest; NaN becomes 0, infinities the ends of the range (Q27, Q28).
+        allow_nonfinite: whether NaN and infinities are quantized. NaN becomes 0 in the integer kinds, NaN in E4M3 and
+            E5M2, and in E2M1, which has none, 6 · scale; infinities become the ends of the range (Q27, Q30). A block
+            with NaN has the least scale, one with an infinity that or the largest. A magnitude above 1.7e38 counts as
+            infinite there, finite input or not, since the whole range is then above float32's largest value (Q28).
 
     Raises:
-        TypeError: x is no Tensor.
-        DTypeError: x is quantized already (Q31), or holds no floats; the scheme cannot be computed, or not with
-            this calibration (Q6, Q7, Q15).
+        TypeError: x is no Tensor, `calibration` no Calibration, or `allow_nonfinite` no truth value.
+        DTypeError: x is quantized already (Q31), or holds no floats; `scheme` is no QuantScheme, or cannot be computed,
+            or not with this calibration (Q6, Q7, Q15).
         ShapeError: blocks do not divide the shape, or have more axes; the packed axis is beyond it (Q11, Q12, Q44).
         QuantizationError: x has NaN or infinities.
     """
     data, device = _floats("quantize", x), x.device
+    check_settings("quantize", calibration, scheme, allow_nonfinite)
     with device:
         made = quantized(device.xp, data, scheme, calibration, allow_nonfinite=allow_nonfinite)
     return x._make(made, device)
@@ -132,15 +135,38 @@ def bytes_of(x: Operand) -> NDArray[np.uint8]:
     return made
 
 
-def array_of_bytes(data: NDArray[np.uint8], shape: Sequence[int], scheme: QuantScheme, device: Device) -> Quantized:
-    """The array of a quantized tensor, of what `bytes_of` gave.
+def array_of_bytes(name: str, data: Any, shape: Sequence[int], scheme: QuantScheme, device: Device) -> Quantized:
+    """The array of a quantized tensor, of what `bytes_of` gave, as an array of uint8 or bytes-like.
 
     Raises:
-        DTypeError: the scheme cannot be computed (Q6, Q7).
-        ShapeError: another number of bytes, or a shape that the scheme is not for (Q44).
+        TypeError: `data` is neither.
+        DTypeError: `scheme` is no QuantScheme, or cannot be computed (Q6, Q7).
+        ShapeError: another number of bytes, or not of one axis; a shape that the scheme is not for (Q44).
         QuantizationError: a scale is not positive and finite (Q47).
     """
-    made = packing.from_bytes(data, shape, scheme)
+    check_part(name, "scheme", scheme, QuantScheme)
+    made = packing.from_bytes(_as_bytes(name, data), shape, scheme)
     if device.kind == "cpu":
         return made
     return made.of_parts([device.backend.upload(part, device.index) for part in made.parts])
+
+
+def _as_bytes(name: str, data: Any) -> NDArray[np.uint8]:
+    """Bytes as an array of one axis, over their memory.
+
+    Raises:
+        TypeError: `data` is neither bytes-like nor an array of uint8.
+        ShapeError: it is an array of more axes, or none.
+    """
+    if not isinstance(data, np.ndarray):
+        try:
+            view = memoryview(data)
+        except TypeError:
+            kind = type(data).__qualname__
+            raise TypeError(f"{name}: data is of type {kind}; it must be bytes, or a NumPy array of uint8") from None
+        return np.frombuffer(view if view.c_contiguous else view.tobytes(), np.uint8)
+    if data.dtype != np.uint8:
+        raise TypeError(f"{name}: data is an array of {data.dtype}; it must be bytes, or a NumPy array of uint8")
+    if data.ndim != 1:
+        raise ShapeError(f"{name}: data has shape {data.shape}; it must have one axis")
+    return data

@@ -13,12 +13,42 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from operator import index
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from engine.errors import DTypeError, ShapeError
 
 _MAX_RANK: Final = 5  # of a block
 _MAX_EXTENT: Final = 255  # of a block, along one axis
+
+
+# What is of another type
+
+
+def check_part(where: str, name: str, value: Any, kind: type) -> None:
+    """Refuse an argument that is no scheme, or no such part of one.
+
+    Args:
+        where: who was given it.
+        name: of the argument.
+        kind: what it must be.
+
+    Raises:
+        DTypeError: it is of another type.
+    """
+    if not isinstance(value, kind):
+        names = f" ({', '.join(kind.__members__)})" if issubclass(kind, Enum) else ""
+        raise DTypeError(f"{where}: {name} is {value!r:.80}; it must be a {kind.__name__}{names}")
+
+
+def _integer(value: Any) -> int | None:
+    """Python's own integer; None for what is none, and for truth values."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
+# The parts
 
 
 @final
@@ -74,16 +104,19 @@ class QuantStore:
         axis: the packed axis, counted from the innermost: 0 is the last one. Of a native store always 0.
 
     Raises:
-        DTypeError: there is no such kind, or the axis is negative.
+        DTypeError: there is no such kind, or the axis is no integer or negative.
     """
 
     kind: Literal["Native", "PackedU32", "PackedNative"]
     axis: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("Native", "PackedU32", "PackedNative"):
-            raise DTypeError(f"QuantStore: {self.kind!r} is no store; there are Native, PackedU32 and PackedNative")
-        object.__setattr__(self, "axis", index(self.axis))
+        if not isinstance(self.kind, str) or self.kind not in ("Native", "PackedU32", "PackedNative"):
+            raise DTypeError(f"QuantStore: {self.kind!r:.80} is no store; there are Native, PackedU32 and PackedNative")
+        axis = _integer(self.axis)
+        if axis is None:
+            raise DTypeError(f"QuantStore: axis is {self.axis!r:.80}; it must be an integer")
+        object.__setattr__(self, "axis", axis)
         if self.axis < 0 or (self.axis and self.kind == "Native"):
             raise DTypeError(f"QuantStore: axis {self.axis} of {self.kind}; a packed axis is 0 (the last) or more")
 
@@ -116,14 +149,17 @@ class BlockScale:
         dtype: of the scales.
 
     Raises:
-        DTypeError: `size` is none.
+        DTypeError: `size` is none, or `dtype` no ScaleDtype.
     """
 
     size: tuple[int, ...]
     dtype: ScaleDtype = ScaleDtype.F32
 
     def __post_init__(self) -> None:
-        size = tuple(map(index, self.size))
+        given = self.size if isinstance(self.size, (tuple, list)) else (None,)
+        size = tuple(extent for extent in map(_integer, given) if extent is not None)
+        if len(size) < len(given):
+            raise DTypeError(f"BlockScale: size is {self.size!r:.80}; it must be a tuple of integers, such as (32,)")
         if not 1 <= len(size) <= _MAX_RANK or any(not 1 <= extent <= _MAX_EXTENT for extent in size):
             raise DTypeError(
                 f"BlockScale: size {list(size)}; it has 1 to {_MAX_RANK} extents, each from 1 to {_MAX_EXTENT}"
@@ -131,6 +167,7 @@ class BlockScale:
         while len(size) > 1 and size[0] == 1:
             size = size[1:]
         object.__setattr__(self, "size", size)
+        check_part("BlockScale", "dtype", self.dtype, ScaleDtype)
 
 
 Mode: TypeAlias = Literal["Symmetric", "Lookup"]
@@ -150,6 +187,9 @@ class QuantScheme:
         mode: ``"Symmetric"``; ``"Lookup"`` can be named, and is refused wherever numbers are computed (Q6).
         tensor: the dtype of a scale per tensor, or of the global scale beside block scales; None for no such level.
         block: the scales per block; None for no such level.
+
+    Raises:
+        DTypeError: there is no such mode, or an argument is of another type.
     """
 
     value: QuantValue = QuantValue.Q8F
@@ -159,8 +199,14 @@ class QuantScheme:
     block: BlockScale | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in ("Symmetric", "Lookup"):
-            raise DTypeError(f"QuantScheme: {self.mode!r} is no mode; there are Symmetric and Lookup")
+        check_part("QuantScheme", "value", self.value, QuantValue)
+        check_part("QuantScheme", "store", self.store, QuantStore)
+        if self.tensor is not None:
+            check_part("QuantScheme", "tensor", self.tensor, ScaleDtype)
+        if self.block is not None:
+            check_part("QuantScheme", "block", self.block, BlockScale)
+        if not isinstance(self.mode, str) or self.mode not in ("Symmetric", "Lookup"):
+            raise DTypeError(f"QuantScheme: {self.mode!r:.80} is no mode; there are Symmetric and Lookup")
 
     @property
     def num_levels(self) -> int:

@@ -183,6 +183,74 @@ def test_nan_and_infinities_are_refused_with_their_count_or_have_one_answer(sche
         assert values[at] == (oracle.code_of(end, value.name) if value.is_float else end)
 
 
+@given(value=st.sampled_from(QuantValue), scale=st.sampled_from(ScaleDtype), seed=st.integers(0, 99), data=st.data())
+def test_a_magnitude_above_half_of_the_largest_float_counts_as_infinite(value, scale, seed, data):
+    """Q28, Q22: its tensor has the scale of one with an infinity, though nothing is refused; below, it has its own."""
+    limit = np.finfo(F32).max / F32(2)
+    scheme = QuantScheme(value, QuantStore.native(), tensor=scale)
+    sign = F32(data.draw(st.sampled_from([-1, 1])))
+    x = np.random.default_rng(seed).standard_normal(6).astype(F32)
+    above, infinite, below = x.copy(), x.copy(), x.copy()
+    above[2], infinite[2], below[2] = sign * np.nextafter(limit, F32(np.inf)), sign * F32(np.inf), sign * limit
+    scales = parts(infinite, scheme, allow_nonfinite=True)[1]
+    for allow_nonfinite in (False, True):
+        assert parts(above, scheme, allow_nonfinite=allow_nonfinite)[1].tobytes() == scales.tobytes()
+    if scale is ScaleDtype.F32:
+        assert parts(above, scheme)[1].item() == np.finfo(F32).smallest_normal
+        assert parts(below, scheme)[1].item() > 1e33
+
+
+PARTS = [
+    (lambda: QuantScheme("Q8S"), r"^QuantScheme: value is 'Q8S'; it must be a QuantValue \(Q8F, .*, E2M1\)$"),
+    (lambda: QuantScheme(store="native"), "^QuantScheme: store is 'native'; it must be a QuantStore$"),
+    (lambda: QuantScheme(mode=["Symmetric"]), r"\['Symmetric'\] is no mode; there are"),
+    (lambda: QuantScheme(mode=np.array([1, 2])), "is no mode; there are"),
+    (lambda: QuantScheme(tensor="f32"), r"^QuantScheme: tensor is 'f32'; it must be a ScaleDtype \(F32, .*, UE8M0\)$"),
+    (lambda: QuantScheme(block=(8,)), r"^QuantScheme: block is \(8,\); it must be a BlockScale$"),
+    (lambda: BlockScale((8,), "float32"), "^BlockScale: dtype is 'float32'; it must be a ScaleDtype"),
+    (lambda: BlockScale(8), "^BlockScale: size is 8; it must be a tuple of integers"),
+    (lambda: BlockScale("8"), "^BlockScale: size is '8'; it must be a tuple"),
+    (lambda: BlockScale({8, 4}), "; it must be a tuple"),  # in no order
+    (lambda: BlockScale((8.0,)), r"^BlockScale: size is \(8.0,\); it must be a tuple of integers"),
+    (lambda: BlockScale((True,)), r"^BlockScale: size is \(True,\); it must be a tuple of integers"),
+    (lambda: QuantStore("PackedU32", 1.5), "^QuantStore: axis is 1.5; it must be an integer"),
+    (lambda: QuantStore("PackedU32", True), "^QuantStore: axis is True; it must be an integer"),
+    (lambda: QuantStore(["Native"]), r"^QuantStore: \['Native'\] is no store"),
+    (lambda: quantize(x_of(4), "q8"), "^quantize: scheme is 'q8'; it must be a QuantScheme$"),
+]
+
+
+@inside("L82")
+@pytest.mark.parametrize(("made", "says"), PARTS)
+def test_what_is_no_scheme_or_no_part_of_one_is_refused_where_it_is_given(made, says):
+    """L82, Q1: not later, where it is used."""
+    with pytest.raises(DTypeError, match=says):
+        made()
+
+
+def test_integers_of_numpy_are_taken_in_a_scheme_as_those_of_python():
+    """Q1: a scheme is compared by its parts, hashed and printed as if they had been Python's."""
+    plain = QuantScheme(store=QuantStore.packed_u32(1), block=BlockScale((4, 8)))
+    of_numpy = QuantScheme(store=QuantStore("PackedU32", np.int64(1)), block=BlockScale([np.uint8(4), np.int64(8)]))
+    assert (of_numpy, hash(of_numpy), repr(of_numpy)) == (plain, hash(plain), repr(plain))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"calibration": "MinMax"},
+            r"^quantize: calibration is 'MinMax'; it must be a Calibration \(MIN_MAX, ABS_MEAN\)",
+        ),
+        ({"allow_nonfinite": "yes"}, "^quantize: allow_nonfinite is 'yes'; it must be True or False"),
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(settings, says):
+    """Q15, Q28."""
+    with pytest.raises(TypeError, match=says):
+        quantize(x_of(4), QuantScheme(), **settings)
+
+
 @inside("L82")
 def test_what_is_not_a_dense_float_tensor_is_refused():
     """L82, Q31; AbsMean has no form with two levels (Q15)."""

@@ -177,6 +177,40 @@ def test_bytes_that_are_no_quantized_tensor_are_refused(scheme, shape, data, err
         Tensor.from_quantized(np.frombuffer(data, np.uint8), shape, scheme, CPU)
 
 
+@given(made=stored())
+def test_bytes_may_be_of_any_type_that_holds_bytes(made):
+    """Q41: as `tobytes` gives them, in a buffer with gaps, or as an array; none is written to or kept."""
+    found = made.tobytes()
+    spread = np.repeat(np.frombuffer(found, np.uint8), 2)
+    held = bytearray(found)
+    for data in (found, held, memoryview(found), memoryview(spread)[::2], spread[::2]):
+        read = Tensor.from_quantized(data, made.shape, made.dtype, CPU)
+        assert read.tobytes() == found
+    read = Tensor.from_quantized(held, made.shape, made.dtype, CPU)
+    held[:] = bytes(len(held))
+    assert read.tobytes() == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "says"),
+    [
+        ({"data": [0, 0, 0, 0]}, TypeError, "data is of type list; it must be bytes"),
+        ({"data": "text"}, TypeError, "data is of type str"),
+        ({"data": None}, TypeError, "data is of type NoneType"),
+        ({"data": np.zeros(8, np.int8)}, TypeError, "data is an array of int8"),
+        ({"data": np.zeros((2, 4), np.uint8)}, ShapeError, r"data has shape \(2, 4\); it must have one axis"),
+        ({"scheme": "q8"}, DTypeError, "scheme is 'q8'; it must be a QuantScheme"),
+        ({"shape": 4}, TypeError, "shape is 4; it must be a sequence of integers"),
+        ({"shape": (4.0,)}, TypeError, "shape is 4.0; it must be an integer"),
+        ({"shape": (-4,), "data": bytes(4)}, ShapeError, r"shape \(-4,\) has a negative extent"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(changed, error, says):
+    """Q41."""
+    with pytest.raises(error, match=f"^from_quantized: {says}"):
+        Tensor.from_quantized(**{"data": bytes(8), "shape": (4,), "scheme": QuantScheme(), "device": CPU, **changed})
+
+
 def test_a_block_that_does_not_divide_can_be_read():
     """Q10: the last block of an axis is then not full; only quantizing needs whole ones (Q11)."""
     scheme = QuantScheme(QuantValue.Q8S, QuantStore.native(), block=BlockScale((2, 2)))

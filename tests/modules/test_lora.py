@@ -106,7 +106,13 @@ def test_a_tied_matrix_gets_one_adapter_and_parts_where_the_group_has_one_place(
         ({"rank": 1.5}, "rank is 1.5"),
         ({"alpha": float("nan")}, "alpha is nan"),
         ({"alpha": float("inf")}, "alpha is inf"),
+        ({"rank": np.float32(2)}, r"rank is np\.float32\(2\.0\); it must be an integer"),
+        ({"rank": np.int64(0)}, r"rank is np\.int64\(0\)"),
         ({"alpha": "1"}, "alpha is '1'"),
+        ({"alpha": True}, "alpha is True"),
+        ({"alpha": np.float32("nan")}, r"alpha is np\.float32\(nan\); it must be a finite number"),
+        ({"alpha": 10**400}, "alpha is beyond every float; it must be a finite number"),
+        ({"init_std": -(10**5000)}, "init_std is beyond every float"),  # more digits than Python writes
         ({"init_std": -0.5}, "init_std is -0.5"),
         ({"init_std": float("inf")}, "init_std is inf"),
         ({"dtype": "int32"}, "dtype is int32"),
@@ -116,6 +122,24 @@ def test_settings_that_make_no_sense_are_refused_when_they_are_made(settings, me
     """A21."""
     with pytest.raises(ModuleError, match=message):
         Lora(**{"rank": 1, "alpha": 1.0, **settings})
+
+
+@given(rank=st.integers(1, 5), alpha=st.integers(1, 64), std=st.sampled_from([0.5, 2.0]), data=st.data())
+def test_numbers_of_numpy_are_taken_as_those_of_python(rank, alpha, std, data):
+    """A14 to A16: the settings and all that comes of them are the same."""
+    integers, numbers_of = [np.int8, np.int64, np.uint16], [np.int64, np.uint8, np.float16, np.float32, np.float64]
+    plain = Lora(rank, alpha, init_std=std, seed=1)
+    given_ = Lora(
+        data.draw(st.sampled_from(integers))(rank),
+        data.draw(st.sampled_from(numbers_of))(alpha),
+        init_std=data.draw(st.sampled_from(numbers_of[2:]))(std),
+        seed=1,
+    )
+    assert repr(given_) == repr(plain)
+    one, other = (Linear(3, 2).apply_lora(lora).at("weight") for lora in (plain, given_))
+    adapters = one.reparameterization, other.reparameterization
+    assert adapters[0].scale == adapters[1].scale == alpha / rank
+    assert adapters[0].a.base().tobytes() == adapters[1].a.base().tobytes()
 
 
 def test_settings_cannot_be_changed_and_groups_must_be_groups():

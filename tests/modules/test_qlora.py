@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import BlockScale, Calibration, QuantScheme, QuantStore, QuantValue, Tensor, dequantize, ops, quantize
+from engine import (
+    BlockScale,
+    Calibration,
+    DTypeError,
+    QuantScheme,
+    QuantStore,
+    QuantValue,
+    Tensor,
+    dequantize,
+    ops,
+    quantize,
+)
 from modules import SGD, Lora, ModuleError, Param, ParamGroup, QLora, Quantizer, QuantizerError
 from modules.parallel import DistributedLayeredModel, LayerPlacement
 from modules.tree import leaves
@@ -198,6 +209,27 @@ def test_a_split_model_is_adapted_where_it_runs_with_the_bits_of_the_whole_one()
     for one in (wrapped, after):
         assert one.placement == placement
         assert one.map(SetTo(per_device))(x).numpy().tobytes() == y
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_model_in_half_precision_needs_factors_of_its_dtype(dtype):
+    """A17, A18: those beside quantized weights are float32 unless `Lora` says otherwise."""
+    module = Holder(a=Param(numbers(4, 2).cast(dtype)))
+    x = numbers(3, 4).cast(dtype)
+
+    assert (x @ module.apply_qlora(qlora(dtype=dtype)).a.val()).dtype == dtype
+    with pytest.raises(DTypeError, match=f"{dtype} and float32"):
+        x @ module.apply_qlora(qlora()).a.val()
+
+
+def test_materialize_leaves_what_is_quantized_and_has_no_adapter_quantized():
+    """A33, A34: the same parameter; what had one is dense."""
+    module = Linear(2, 2).apply_qlora(qlora())
+    folded = module.materialize()
+
+    assert not folded.weight.base().is_quantized
+    assert folded.bias is module.bias
+    assert folded.bias.base().is_quantized
 
 
 @pytest.mark.golden

@@ -1,5 +1,6 @@
 """The quantizer: which parameters of a module it quantizes, what stays of them, what it refuses and reports."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -226,8 +227,15 @@ def test_settings_that_cannot_be_computed_are_refused_when_the_quantizer_is_made
     ):
         with pytest.raises(DTypeError):
             Quantizer(calibration, scheme)
-    with pytest.raises(TypeError, match="Calibration"):
+    with pytest.raises(
+        TypeError, match=r"Quantizer: calibration is .*; it must be a Calibration \(MIN_MAX, ABS_MEAN\)"
+    ):
         Quantizer(Q8, MIN_MAX)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="Quantizer: scheme is 'q8'; it must be a QuantScheme"):
+        Quantizer(MIN_MAX, "q8")  # pyright: ignore[reportArgumentType]
+    for neither in ("yes", 1, None):
+        with pytest.raises(TypeError, match=f"Quantizer: allow_nonfinite is {neither!r}; it must be True or False"):
+            Quantizer(MIN_MAX, Q8, allow_nonfinite=neither)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="Quantizer"):
         Linear(2, 2).quantize_weights(Q8)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="ParamGroup"):
@@ -328,7 +336,22 @@ def test_a_report_counts_bytes_in_files_packed_and_a_tied_parameter_once():
     assert str(report).splitlines()[-1].split() == ["1", "parameters", "128", "64", "48"]
     empty = quantizer().report(Holder(w=Param(zeros((0,), device="cpu:0"))))
     assert empty.parameters["w"].largest_error == 0
-    assert str(quantizer().report(Holder(w=None))) is not None
+
+
+def test_a_report_says_in_a_line_that_there_is_nothing_to_quantize():
+    """And still what is left as it is; what is no module is refused as by `quantize_weights`."""
+    assert str(quantizer().report(Holder(w=None))) == f"nothing to quantize to {Q8}"
+    others = quantizer(group=ParamGroup.from_path("weight")).report(Holder(a=Linear(2, 2)))
+    assert str(others).splitlines() == [
+        f"nothing to quantize to {Q8}",
+        "",
+        "left as they are:",
+        "  a.weight: not of the group",
+        "  a.bias: not of the group",
+    ]
+    for no_module in (3, None, Param(numbers(2))):
+        with pytest.raises(TypeError, match=f"report takes a module, not {re.escape(repr(no_module)[:20])}"):
+            quantizer().report(no_module)  # pyright: ignore[reportArgumentType]
 
 
 @given(scheme=schemes(values=[QuantValue.Q8S, QuantValue.Q4F]), data=st.data())

@@ -330,6 +330,12 @@ class Nameless(Reparameterization):
         return base
 
 
+class Numbered(Nameless):
+    """One with a NAME that is no string."""
+
+    NAME = 3  # pyright: ignore[reportAssignmentType]
+
+
 class Dotted(Nameless):
     """One with a NAME that is no component of a path."""
 
@@ -343,7 +349,8 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda path, param: (param, Linear(2, 2)), ModuleError, r"reparameterize of 'weight' gave"),
     (lambda path, param: (adapted_param(), None), ModuleError, "already"),
     (nested, ModuleError, r"weight\.identity\.held\.0, a parameter of a reparameterization"),
-    (lambda path, param: (param, Nameless()), PathError, "no string"),
+    (lambda path, param: (param, Nameless()), PathError, "reparameterize of 'weight': class Nameless has no NAME"),
+    (lambda path, param: (param, Numbered()), PathError, "class Numbered has NAME 3; it must be a string"),
     (lambda path, param: (param, Dotted()), PathError, "a.b"),
     (
         lambda path, param: (param, Identity([Param(zeros((1,) * 9, device="cpu:0"))])),
