@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine import Device, DeviceError, EngineError
+from examples.command_line import run
 from examples.errors import UsageError
 
 from . import compare, machine, report
@@ -28,10 +29,20 @@ _EPILOG = (
 )
 
 
+_MAX_THREADS = 1024
+
+
+def _path(text: str) -> Path:
+    """The type of an option that names a file or folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, epilog=_EPILOG)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; all of them without a name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and results there too")
+    parser.add_argument("--json", type=_path, metavar="FILE", help="write machine and results there too")
     parser.add_argument("--markdown", action="store_true", help="print tables as text for a README")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, measures nothing")
     parser.add_argument(
@@ -39,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--beside",
-        type=Path,
+        type=_path,
         metavar="PYTHON",
         help="interpreter of an environment with torch or llama_cpp, for those that compare; by default this one",
     )
@@ -48,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="D,D,…",
         help="between which copies are measured, such as cpu:0,cuda:0,cuda:1; by default all that there are",
     )
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots of copies there, as PNG and SVG")
+    parser.add_argument("--plots", type=_path, metavar="FOLDER", help="write plots of copies there, as PNG and SVG")
     return parser
 
 
@@ -70,6 +81,8 @@ def _devices(text: str | None) -> tuple[Device, ...]:
 def _refusal(arguments: argparse.Namespace) -> str | None:
     """What is wrong with the arguments, in one line; None if nothing is."""
     for name in arguments.names:
+        if name == "compare":
+            return "compare comes first: python -m bench compare OLD NEW"
         if name not in BENCHMARKS:
             return f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}"
     if arguments.json is not None and (trouble := report.trouble_writing(arguments.json)) is not None:
@@ -80,8 +93,8 @@ def _refusal(arguments: argparse.Namespace) -> str | None:
         return f"--beside {arguments.beside}: it is no Python interpreter"
     if arguments.plots is not None and arguments.plots.exists() and not arguments.plots.is_dir():
         return f"--plots {arguments.plots}: it is no folder"
-    if arguments.threads is not None and arguments.threads < 1:
-        return f"--threads {arguments.threads}: give 1 or more"
+    if arguments.threads is not None and not 1 <= arguments.threads <= _MAX_THREADS:
+        return f"--threads {arguments.threads}: give 1 or more, {_MAX_THREADS} at most"
     return None
 
 
@@ -131,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         devices = () if refusal is not None else _devices(given.devices)
     except DeviceError as error:
         devices, refusal = (), f"--devices {given.devices}: {error}"
+    if refusal is None and given.plots is not None:
+        refusal = _trouble_plotting(given.plots)
     if refusal is not None:
         print(f"python -m bench: {refusal}", file=sys.stderr)
         return 2
@@ -145,12 +160,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report.print_result(results[-1], markdown=given.markdown)
                 if given.json is not None:
                     report.write_json(given.json, described, results)
+    except BrokenPipeError:  # whoever read it has gone
+        raise
     except (AnswerError, EngineError, UsageError, OSError) as error:
         print(f"python -m bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _trouble_plotting(folder: Path) -> str | None:
+    """Why plots cannot go there, found out before anything is measured; None if they can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"--plots {folder}: it cannot be made: {error.strerror}"
+    return None
 
 
 def _missing(package: str, option: str) -> str | None:
@@ -161,4 +187,4 @@ def _missing(package: str, option: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("python -m bench", main)

@@ -54,7 +54,8 @@ class Change:
         """What the ratio means for this unit; that it is within the spread where that has 1 in it."""
         if self.ratio is None:
             return ""
-        if self.ratio.low <= 1 <= self.ratio.high:
+        low, high = (float(f"{end:.3g}") for end in (self.ratio.low, self.ratio.high))  # as the table shows them
+        if low <= 1 <= high:
             return "within the spread"
         is_more = self.ratio.median > 1
         if self.unit.endswith("/s") or self.unit in _TIMES:
@@ -85,30 +86,50 @@ def load(file: Path) -> dict[str, Any]:
         found: Any = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CompareError(f"{file}: it cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CompareError(f"{file}: it is no JSON: {error}") from error
-    try:
-        for benchmark in found["benchmarks"]:
-            _has(benchmark, "name", "quick", "others")
-            for row in benchmark["rows"]:
-                _has(row, "what", "unit", "to")
-                for name in ("value", "ratio"):
-                    _spread(row[name])
-        _has(found["machine"], "cpu", "cores")
-    except (KeyError, TypeError) as error:
-        raise CompareError(f"{file}: it is not what python -m bench --json writes ({error!r})") from error
+    if (trouble := _trouble(found)) is not None:
+        raise CompareError(f"{file}: it is not what python -m bench --json writes: {trouble}")
     return found
 
 
-def _has(one: Mapping[str, Any], *names: str) -> None:
-    """Check that names are there.
+def _trouble(found: Any) -> str | None:
+    """What a file of another form has in place of results; None for one of ours."""
+    machine, benchmarks = (found.get(name) if isinstance(found, dict) else None for name in ("machine", "benchmarks"))
+    if not isinstance(machine, dict) or not {"cpu", "cores"} <= machine.keys():
+        return "it has no machine"
+    if not _is_number(machine.get("memory_bytes", 0)):
+        return "its machine's 'memory_bytes' is no number"
+    if not isinstance(benchmarks, list):
+        return "it has no benchmarks"
+    for benchmark in benchmarks:
+        if not isinstance(benchmark, dict) or not isinstance(benchmark.get("name"), str):
+            return "a benchmark has no name"
+        name, others = benchmark["name"], benchmark.get("others", "")
+        if not isinstance(benchmark.get("quick"), bool) or not (others is None or _is_number(others)):
+            return f"{name}: 'quick' or 'others' is none"
+        if not isinstance(benchmark.get("rows"), list):
+            return f"{name}: it has no rows"
+        for row in benchmark["rows"]:
+            if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("what", "unit", "to")):
+                return f"{name}: a row lacks what it is, its unit or its reference"
+            for key in ("value", "ratio"):
+                if not _is_spread(row.get(key, "")):
+                    return f"{name}: the {key} of {row['what']!r} is no rising three numbers from 0"
+    return None
 
-    Raises:
-        KeyError: one is not.
-    """
-    missing = [name for name in names if name not in one]
-    if missing:
-        raise KeyError(*missing)
+
+def _is_number(value: Any) -> bool:
+    """A number from 0 that a float has."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
+
+
+def _is_spread(numbers: Any) -> bool:
+    """None, or numbers of a spread."""
+    if numbers is None:
+        return True
+    parts: list[Any] = [numbers.get(name) for name in Spread._fields] if isinstance(numbers, dict) else [None]
+    return all(map(_is_number, parts)) and parts == sorted(parts)
 
 
 def _spread(numbers: Mapping[str, float] | None) -> Spread | None:
@@ -129,6 +150,8 @@ def refusal(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     if sorted(names[0]) != sorted(names[1]):
         texts = (", ".join(some) or "none" for some in names)
         return "they are of different benchmarks: {} in the old, {} in the new".format(*texts)
+    if not names[0]:
+        return "there is nothing to compare: they are of no benchmark"
     quick = [{benchmark["name"]: benchmark["quick"] for benchmark in one["benchmarks"]} for one in (old, new)]
     for name in names[0]:
         if quick[0][name] != quick[1][name]:
@@ -138,9 +161,9 @@ def refusal(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
     """The rows that two runs of a benchmark have in common, in the order of the new one."""
-    before = {(row["what"], row["unit"], row["to"]): row for row in old["rows"]}
+    before = {_key(row): row for row in old["rows"]}
     for row in new["rows"]:
-        other = before.get((row["what"], row["unit"], row["to"]))
+        other = before.get(_key(row))
         if other is not None:
             values, ratios = ([_spread(one[name]) for one in (row, other)] for name in ("value", "ratio"))
             yield Change(
@@ -151,6 +174,11 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                 ratio=ratio_of(*values),
                 beside=ratio_of(*ratios),
             )
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What rows have in common whose figures can be compared."""
+    return row["what"], row["unit"], row["to"]
 
 
 def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -167,9 +195,12 @@ def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         for which, one in (("old", benchmark), ("new", other)):
             if (one["others"] or 0) > BUSY:
                 yield f"{name}: other work took {one['others']:.0%} of the machine in the {which} run"
-        whats = [dict.fromkeys(row["what"] for row in one["rows"]) for one in (benchmark, other)]
-        for which, mine, its in (("old", *whats), ("new", *whats[::-1])):
-            if alone := [what for what in mine if what not in its]:
+        keys = [dict.fromkeys(map(_key, one["rows"])) for one in (benchmark, other)]
+        for which, mine, its in (("old", *keys), ("new", *keys[::-1])):
+            whats = {what for what, _, _ in its}
+            alone = [f"{key[0]} (in {key[1]}, to {key[2] or 'nothing'})" if key[0] in whats else key[0]
+                     for key in mine if key not in its]  # fmt: skip
+            if alone:
                 yield f"{name}: only in the {which}: {'; '.join(alone)}"
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -130,5 +131,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(one.trouble for one in found))
 
 
+def _run() -> int:
+    """`main`, with an output that may be closed or full."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):
+            sys.stdout.close()  # the interpreter would try again when it ends
+        if not isinstance(error, BrokenPipeError):
+            print(f"python -m engine: standard output: {error.strerror}", file=sys.stderr)
+        return 1
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

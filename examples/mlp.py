@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine import Device, Seed, Tensor, ops, tensor, transfer
-from examples.command_line import run
+from examples.command_line import OneLineParser, run
 from modules import Module
 from modules.nn import Linear
 from modules.parallel import DistributedLayeredModel, LayerParallelism, LayerPlacement
@@ -55,4 +55,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    OneLineParser("mlp", description=__doc__).parse_args()  # it has no options
     run("mlp", main)

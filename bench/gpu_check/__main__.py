@@ -14,6 +14,7 @@ from bench.progress import Progress
 from bench.report import Result, Row, Table, document, print_machine, print_tables, spread_text, trouble_writing
 from bench.settings import Settings
 from engine import Device, DeviceError
+from examples import command_line
 
 from . import computing, copying, elsewhere, ordering, splitting, statuses
 from .check import Bench, Check, Found, need, run
@@ -129,4 +130,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.run("python -m bench.gpu_check", main)

@@ -24,16 +24,19 @@ def moved(signal: Any, device: Device) -> Any:
     """The signal on a device, its lists, tuples and dicts of their types; the object itself where nothing has to move.
 
     Raises:
-        ModuleError: it holds an array, an iterator, a list or dict that holds itself, or a set, dataclass or other
-            object that holds tensors.
+        ModuleError: it holds an array, an iterator, a list or dict that holds itself, a tensor as a key, or a set,
+            dataclass or other object that holds tensors; or it nests deeper than Python calls.
     """
     if isinstance(signal, Tensor):
         return signal.to_device(device)
     tensors: list[Tensor] = []
-    _collect(signal, tensors.append, {})
-    copies = transfer.copy(tensors, device)
-    arrived = {id(one): other for one, other in zip(tensors, copies, strict=True) if other is not one}
-    return _placed(signal, device, arrived, {})
+    try:
+        _collect(signal, tensors.append, {})
+        copies = transfer.copy(tensors, device)
+        arrived = {id(one): other for one, other in zip(tensors, copies, strict=True) if other is not one}
+        return _placed(signal, device, arrived, {})
+    except RecursionError:
+        raise ModuleError("signal: its lists, tuples and dicts nest too deep") from None
 
 
 def _collect(signal: Any, add: Callable[[Tensor], None], entered: dict[int, bool]) -> None:
@@ -54,6 +57,8 @@ def _collect(signal: Any, add: Callable[[Tensor], None], entered: dict[int, bool
         entered[id(signal)] = True
         if isinstance(signal, dict):
             for key in signal:
+                if isinstance(key, Tensor):
+                    raise ModuleError("signal: a Tensor is a key of a dict, and keys are not moved; make it a value")
                 _refuse_hidden(key)
         for item in signal.values() if isinstance(signal, dict) else signal:
             _collect(item, add, entered)

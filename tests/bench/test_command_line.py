@@ -81,6 +81,8 @@ def test_an_unknown_name_is_one_line_that_lists_the_known_ones(
         (["--beside", "/bin/echo"], "no Python interpreter"),
         (["--beside", __file__], "no Python interpreter"),
         (["--threads", "0"], "1 or more"),
+        (["--threads", "99999999999999999999"], "at most"),
+        (["--quick", "compare", "a.json", "b.json"], "compare comes first"),
         (["--devices", "cpu:0"], "two devices or more"),
         (["--devices", "cpu:0,cpu:1,cpu:0"], "each once"),
         (["--devices", "cpu:0,gpu:1"], "--devices cpu:0,gpu:1: 'gpu:1' is no device"),
@@ -109,18 +111,43 @@ def test_threads_without_the_package_say_what_to_install(
     assert asked == []
 
 
-def test_options_reach_the_benchmark(asked: list[tuple[str, Settings]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_plots_that_cannot_be_made_is_refused_before_anything_runs(
+    asked: list[tuple[str, Settings]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: object())
+    assert command.main(["--plots", f"{__file__}/plots"]) == 2
+    assert f"--plots {__file__}/plots: it cannot be made: " in capsys.readouterr().err
+    assert asked == []
+
+
+@pytest.mark.parametrize("option", ["--json", "--plots", "--beside"])
+def test_an_empty_name_is_refused_by_its_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main([option, ""])
+    assert f"argument {option}: the name is empty" in capsys.readouterr().err
+
+
+def test_whoever_no_longer_reads_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run`, which the process goes through, ends in silence."""
+    monkeypatch.setattr(command, "BENCHMARKS", {"first": raising(BrokenPipeError())})
+    with pytest.raises(BrokenPipeError):
+        command.main(["first"])
+
+
+def test_options_reach_the_benchmark(
+    asked: list[tuple[str, Settings]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Nothing is drawn here, so matplotlib, which --plots asks for, need not be installed."""
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: object())
     python = Path(sys.executable)
     command.main(["first", "--quick", "--beside", str(python)])
     command.main(["first"])
-    command.main(["first", "--devices", "cpu:3, cpu:0", "--plots", "plots"])
+    command.main(["first", "--devices", "cpu:3, cpu:0", "--plots", str(tmp_path / "plots")])
     devices = (Device("cpu:3"), Device("cpu:0"))
     assert asked == [
         ("first", Settings(quick=True, beside=python)),
         ("first", Settings(quick=False, beside=None)),
-        ("first", Settings(devices=devices, plots=Path("plots"))),
+        ("first", Settings(devices=devices, plots=tmp_path / "plots")),
     ]
 
 

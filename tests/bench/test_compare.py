@@ -155,3 +155,73 @@ def test_what_is_no_result_is_refused_by_its_name(tmp_path: Path, capsys: pytest
     (tmp_path / "new.json").write_bytes(b"\xff\xfe")
     assert "no JSON" in refused(capsys, old, str(tmp_path / "new.json"))
     assert "No such file" in refused(capsys, old, str(tmp_path / "nowhere.json"))
+
+
+NUMBERS: dict[str, Any] = {
+    "text": "fast", "nan": float("nan"), "below 0": -1.0, "true": True, "beyond float": 10**400, "falling": 99.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+def test_figures_that_no_benchmark_writes_are_refused_by_their_row(
+    number: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old.json", *ROWS)
+    found = json.loads(Path(old).read_text())
+    found["benchmarks"][0]["rows"][0]["value"]["low"] = number
+    (tmp_path / "new.json").write_text(json.dumps(found))
+    assert "thing: the value of 'a step' is no rising" in refused(capsys, old, str(tmp_path / "new.json"))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("benchmarks", 0, "others"), "x"),
+        (("benchmarks", 0, "name"), 5),
+        (("benchmarks", 0, "rows", 0, "what"), None),
+        (("benchmarks", 0, "rows", 0), [1]),
+        (("benchmarks", 0, "rows"), None),
+        (("benchmarks", 0), None),
+        (("machine", "memory_bytes"), "much"),
+        (("machine",), []),
+    ],
+)
+def test_parts_of_another_form_are_refused(
+    place: tuple[Any, ...], value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old.json", *ROWS)
+    found = json.loads(Path(old).read_text())
+    inner = found
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tmp_path / "new.json").write_text(json.dumps(found))
+    line = refused(capsys, old, str(tmp_path / "new.json"))
+    assert "it is not what python -m bench --json writes: " in line
+    assert "Error(" not in line
+
+
+def test_json_that_nests_too_deep_and_files_of_no_benchmark_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000)
+    assert "no JSON" in refused(capsys, str(file), str(file))
+    write_json(file, MACHINE, [])
+    assert "nothing to compare" in refused(capsys, str(file), str(file))
+
+
+def test_a_row_that_is_measured_otherwise_is_in_neither_and_named_with_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old.json", *ROWS)
+    new = write(tmp_path / "new.json", Row(what="a step", value=Spread(8, 10, 12), unit="µs", to="PyTorch"), *ROWS[1:])
+    assert main(["compare", old, new, "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "thing: only in the old: a step (in ms, to by hand)" in lines
+    assert "thing: only in the new: a step (in µs, to PyTorch)" in lines
+
+
+def test_the_verdict_is_of_the_figures_that_are_shown() -> None:
+    change = Change(what="x", unit="ms", old=None, new=None, ratio=Spread(1.003, 1.2, 1.3), beside=None)
+    assert (change.cells()[3], change.verdict) == ("1.2 (1 … 1.3)", "within the spread")

@@ -1,8 +1,10 @@
 """``python -m engine devices``, with GPUs and without. This ran over a fake CuPy and not on a GPU."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,3 +108,16 @@ def test_wrong_arguments_are_one_line() -> None:
     run = subprocess.run([sys.executable, "-m", "engine", "devices"], capture_output=True, text=True)
     assert run.returncode == 0
     assert "cpu:0" in run.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full_is_told_in_one_line_and_one_that_nobody_reads_not_at_all() -> None:
+    command = [sys.executable, "-m", "engine", "devices"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "python -m engine: standard output: No space left on device\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -150,3 +150,14 @@ def test_a_signal_that_holds_itself_is_refused() -> None:
 
     with pytest.raises(ModuleError, match="signal: the list holds itself"):
         moved(signal, THERE)
+
+
+def test_a_signal_that_nests_deeper_than_python_calls_and_a_tensor_as_a_key_are_refused() -> None:
+    """P6, by names of their own."""
+    deep: Any = tensor([1.0], device="cpu:0")
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ModuleError, match="nest too deep"):
+        moved(deep, Device("cpu:1"))
+    with pytest.raises(ModuleError, match="a Tensor is a key of a dict"):
+        moved({tensor([1.0], device="cpu:0"): 1}, Device("cpu:1"))
