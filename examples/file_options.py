@@ -38,13 +38,11 @@ def kept_by(option: str) -> Callable[[str], Path]:
 
     def named(text: str) -> Path:
         try:
-            if text.endswith("/"):
-                raise ArgumentError(f"{option} {text}: give the name of a file")
             file = destination_of(text)
-            if _is_special(Path(text)) or (file.exists() and not file.is_file()):
+            if file.exists() and not file.is_file():
                 raise ArgumentError(f"{option} {text}: it is no regular file")
-        except RecordIoError:
-            raise ArgumentError(f"{option} {text or repr(text)}: give the name of a file") from None
+        except RecordIoError as error:
+            raise ArgumentError(f"{option}: {error}") from None
         except OSError as error:
             raise ArgumentError(f"{option} {text}: {error.strerror}") from None
         if not _holds_numbers(file):
@@ -52,10 +50,6 @@ def kept_by(option: str) -> Callable[[str], Path]:
         return file
 
     return named
-
-
-def _is_special(file: Path) -> bool:
-    return file.exists() and not (file.is_file() or file.is_dir())
 
 
 def _holds_numbers(file: Path) -> bool:

@@ -105,11 +105,7 @@ def try_load(module: M, record: ModuleRecord) -> LoadResult[M]:
     Raises:
         TypeError: `record` is no ModuleRecord.
     """
-    if not isinstance(record, ModuleRecord):
-        raise TypeError(
-            f"a module loads a ModuleRecord, not a {type(record).__qualname__}; "
-            "open_record(file) or into_record() of a module gives one"
-        )
+    _check_record(record)
     try:
         plan = _Plan(module, record)
     except RecordError as raised:  # data that is compared, of entries for one tied parameter, cannot be read
@@ -131,9 +127,21 @@ def preview_load(module: Node, record: ModuleRecord) -> LoadReport:
     ``print(preview_load(model, record))``, or ``.text(None)`` for all of it.
 
     Raises:
+        TypeError: `module` or `record` is none.
         RecordError: data that is compared, of several entries for one tied parameter, cannot be read.
     """
+    if not isinstance(module, Node):
+        raise TypeError(f"preview_load takes a module, not a {type(module).__qualname__}")
+    _check_record(record)
     return _Plan(module, record).report()
+
+
+def _check_record(record: Any) -> None:
+    if not isinstance(record, ModuleRecord):
+        raise TypeError(
+            f"a module loads a ModuleRecord, not a {type(record).__qualname__}; "
+            "open_record(file) or into_record() of a module gives one"
+        )
 
 
 class _Plan:

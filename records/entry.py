@@ -6,7 +6,7 @@ in a file, or a step of `adapt` over other sources.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,10 @@ class RecordEntry:
         form: how a file that tells stores elements for which tensors have no dtype of their own: ``"Flex32"`` (as
             float32), ``"Bool(U8)"`` or ``"Bool(U32)"`` (one and four bytes). Burn's formats keep it from file to
             file; what passes through a module loses it.
+
+    Raises:
+        TypeError: `source` makes no data, or `id` is no ParamId.
+        RecordFormatError: there is no such form.
     """
 
     __slots__ = ("form", "id", "source")
@@ -101,6 +105,13 @@ class RecordEntry:
 
     def __init__(self, source: Source | Tensor, id: ParamId | None = None, *, form: StoredForm | None = None) -> None:
         made = TensorSource(source) if isinstance(source, Tensor) else source
+        if not all(callable(getattr(made, name, None)) for name in ("host", "read")):
+            kind = type(source).__qualname__
+            raise TypeError(f"RecordEntry takes a Tensor or a source of one, not a {kind}; tensor(…) makes a Tensor")
+        if id is not None and not isinstance(id, ParamId):
+            raise TypeError(f"RecordEntry: id is {id!r:.80}; it must be a ParamId, or None")
+        if form is not None and form not in get_args(StoredForm):
+            raise RecordFormatError(f"RecordEntry: form is {form!r:.80}; there are {', '.join(get_args(StoredForm))}")
         object.__setattr__(self, "source", made)
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "form", form)

@@ -27,13 +27,24 @@ def destination_of(file: FilePath, named: str | None = None) -> Path:
     """Where a record is saved: `file`, with ``.bpk`` or the extension of the format named if it has none.
 
     Raises:
-        RecordIoError: it has no file name.
+        RecordIoError: it has no file name, ends in a slash, or is a device, pipe or socket.
     """
     extension = next((extension for extension, format in _EXTENSIONS.items() if format == named), _EXTENSION)
     path = Path(file)
     if path.name in ("", ".."):
         raise RecordIoError(f"{os.fspath(file)!r} has no file name")
+    if os.fspath(file).endswith(("/", os.sep)):
+        raise RecordIoError(f"{os.fspath(file)}: it ends in a slash, so it names a folder; give the name of a file")
+    if _is_special(path):
+        raise RecordIoError(f"{path}: it is no regular file")
     return path if has_extension(path) else path.with_name(path.name + extension)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        return path.exists() and not (path.is_file() or path.is_dir())
+    except OSError:  # creating it will tell
+        return False
 
 
 def existing_file(file: FilePath) -> Path:
@@ -73,5 +84,5 @@ def format_of(file: Path, named: str | None) -> Format:
             return format
     extension = name.rpartition(".")[2]
     if extension in _OTHER_FORMATS:
-        raise RecordError(f"{file}: no {extension} file is written; name it *{_EXTENSION}, or give format='burnpack'")
+        raise RecordError(f"{file}: no {extension} file is written; name it *{_EXTENSION}, or name the format burnpack")
     return "burnpack"

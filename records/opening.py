@@ -11,13 +11,14 @@ from .gguf_file import read_gguf
 from .inflated import GZIP_MAGIC, Inflated
 from .named_mpk import read_named_mpk
 from .named_mpk.reader import START_NBYTES, begins_named_mpk
-from .pytorch import LEGACY_MAGIC, ZIP_MAGIC, read_pytorch
+from .pytorch import LEGACY_MAGICS, ZIP_MAGIC, read_pytorch
 from .record import Closable, ModuleRecord
 from .safetensors_file import read_safetensors
 from .safetensors_index import begins_index, read_index
 from .storage import LIMITS, Limits, Storage
 
 _GGUF_MAGIC: Final = b"GGUF"
+_TOLD_BY: Final = max(map(len, LEGACY_MAGICS))  # no format needs more to be told, but named MessagePack
 
 
 def open_record(
@@ -88,8 +89,8 @@ def open_record(
 
 def _contents(storage: Storage, limits: Limits, check_data: bool) -> tuple[Contents, Closable, str]:
     """What is in a file, what closes it, and what its format is called."""
-    start = bytes(storage.view("the header")[:16])
-    if start.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
+    start = bytes(storage.view("the header")[:_TOLD_BY])
+    if start.startswith((ZIP_MAGIC, *LEGACY_MAGICS)):
         return read_pytorch(storage, limits), storage, "PyTorch"
     if start[:4] == _GGUF_MAGIC:
         return read_gguf(storage, limits), storage, "GGUF"

@@ -41,7 +41,8 @@ def run(name: str, command: Callable[[], int | None]) -> None:
     _print_what_can_be_encoded()
     try:
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where it was closed
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print(file=sys.stderr)
         sys.exit(_INTERRUPTED)
@@ -50,10 +51,17 @@ def run(name: str, command: Callable[[], int | None]) -> None:
         sys.exit(1)
     except (EngineError, UsageError, OSError) as error:
         _drop_output()
-        print(f"{name}: {one_line(error)}", file=sys.stderr)
+        print(f"{name}: {one_line(_told(error))}", file=sys.stderr)
         sys.exit(_WRONG_ARGUMENTS if isinstance(error, ArgumentError) else 1)
     if status:
         sys.exit(status)
+
+
+def _told(error: Exception) -> object:
+    """What an error is about; the system's, where it names no file, is about the output."""
+    if isinstance(error, OSError) and not isinstance(error, EngineError) and error.filename is None and error.strerror:
+        return f"standard output: {error.strerror}"
+    return error
 
 
 def one_line(error: object) -> str:
@@ -95,12 +103,14 @@ def progress(title: str, nbytes: int) -> Iterator[Callable[[int], object]]:
 
 
 def _print_what_can_be_encoded() -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="replace")
 
 
 def _drop_output() -> None:
     """Write what is still to be written, or drop it for good: the interpreter would try again when it ends."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,21 +1,25 @@
 """``convert A B``: a record in another format, tensor by tensor; ids, scalars and metadata too, where B has a place.
 
-The format of B is told by its extension: .bpk, .safetensors, .mpk, .mpk.gz.
-Steps change entries on the way, in the order given; what each did is printed.
+The format of B is told by its extension: .bpk, .safetensors, .mpk, .mpk.gz;
+a name without one gets it. Steps change entries on the way, in the order given;
+what each did is printed. Data that the file's checksums find damaged is refused.
 """
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 from records.adapt import KeyRemapper, Step, Transpose
 from records.adapt_trained import Cast, Drop, NormNames
-from records.errors import RecordError
-from records.files import Format, destination_of
+from records.errors import RecordError, RecordFormatError
+from records.files import Format, destination_of, existing_file, format_of
 from records.opening import open_record
+from records.pytorch.checking import check_pytorch
 from records.record import ModuleRecord
+from records.storage import LIMITS, Storage
 from records.watched import Watched
 
 from .command_line import ArgumentError, counted, printable, progress
@@ -29,7 +33,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("source", type=Path, metavar="A")
-    parser.add_argument("destination", type=Path, metavar="B")
+    parser.add_argument("destination", metavar="B")
     add_writing(parser)
     for option, metavar, help_, make in (
         ("--rename", ("PATTERN", "REPLACEMENT"), r"rename paths, as re.sub does: \1 is a group", _rename),
@@ -78,19 +82,35 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=get_args(Format), help="of the file written (default: by its extension)")
     parser.add_argument("--for-burn", metavar="VERSION", help="named MessagePack for Burn 0.9 to 0.21 (default: 0.21)")
     parser.add_argument("--no-digest", action="store_true", help="burnpack without digests, as Burn writes it")
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--force", action="store_true", help="replace the file, or link, if it is there")
 
 
 def convert(arguments: argparse.Namespace) -> None:
     """Write the record of one file to another."""
-    with open_record(arguments.source) as record:
+    with undamaged(arguments.source) as record:
         adapted = record.adapt(*arguments.steps)
         for change in adapted.adapted:
             print("\n".join(map(printable, str(change).splitlines())))
         write(adapted, arguments.destination, arguments)
 
 
-def write(record: ModuleRecord, destination: Path, arguments: argparse.Namespace) -> None:
+@contextmanager
+def undamaged(file: Path) -> Iterator[ModuleRecord]:
+    """The record in a file, once its digests or checksums, if it carries any, are found right.
+
+    Raises:
+        RecordFormatError: they are not; a copy would have new ones, and look sound.
+    """
+    with open_record(file, check_data=True) as record:
+        if record.format == "PyTorch":
+            with closing(Storage.map(existing_file(file), LIMITS)) as storage:
+                for finding in check_pytorch(storage, LIMITS, lambda _: None):
+                    if finding.is_damage:
+                        raise RecordFormatError(f"{file}: {finding.text}")
+        yield record
+
+
+def write(record: ModuleRecord, destination: str, arguments: argparse.Namespace) -> None:
     """Write a record as the options of `add_writing` say, with a bar, and say what was written.
 
     Raises:
@@ -98,6 +118,10 @@ def write(record: ModuleRecord, destination: Path, arguments: argparse.Namespace
         RecordError: it cannot be written.
     """
     file = destination_of(destination, arguments.format)
+    try:
+        format_of(file, arguments.format)
+    except RecordError as error:
+        raise ArgumentError(str(error)) from None
     check_destination(file, arguments.force)
     total = sum(entry.nbytes for entry in record.values())
     with progress(f"writing {file.name}", total) as report:

@@ -1,7 +1,7 @@
 """``extract FILE OUT PATH …``: a part of a record as a record of its own, or one tensor as a NumPy file.
 
-PATH is the path of a tensor, or of a module, of which all tensors are taken.
-If OUT ends with .npy, it is one tensor's.
+PATH is the path of a tensor, or of a module, of which all tensors and numbers
+are taken. If OUT ends with .npy, it is one tensor's. Damaged data is refused.
 """
 
 import argparse
@@ -17,11 +17,10 @@ from records.atomic import replacing
 from records.burnpack.writer import pieces
 from records.errors import RecordError
 from records.nearest import nearest
-from records.opening import open_record
 from records.record import ModuleRecord
 
 from .command_line import ArgumentError, printable
-from .converting import add_writing, check_destination, write
+from .converting import add_writing, check_destination, undamaged, write
 from .data import numbers
 
 
@@ -32,7 +31,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("source", type=Path, metavar="FILE")
-    parser.add_argument("destination", type=Path, metavar="OUT")
+    parser.add_argument("destination", metavar="OUT")
     parser.add_argument("paths", nargs="+", metavar="PATH")
     add_writing(parser)
     parser.set_defaults(run=extract)
@@ -40,16 +39,16 @@ def add(commands: Any) -> None:
 
 def extract(arguments: argparse.Namespace) -> None:
     """Write the entries at and below some paths."""
-    with open_record(arguments.source) as record:
-        part = record.adapt(lambda entries: {path: entries[path] for path in _found(record, arguments.paths)})
-        if arguments.destination.suffix.lower() == ".npy":
-            _write_array(part, arguments.destination, arguments.force)
+    with undamaged(arguments.source) as record:
+        part = _part(record, arguments.paths)
+        if arguments.destination.lower().endswith(".npy"):
+            _write_array(part, Path(arguments.destination), arguments.force)
         else:
             write(part, arguments.destination, arguments)
 
 
-def _found(record: ModuleRecord, wanted: Sequence[str]) -> list[str]:
-    """The paths of the record at and below those that are wanted, in its order.
+def _part(record: ModuleRecord, wanted: Sequence[str]) -> ModuleRecord:
+    """The entries and scalars at and below the paths that are wanted, in the record's order, and its metadata.
 
     Raises:
         RecordError: nothing is there.
@@ -59,7 +58,15 @@ def _found(record: ModuleRecord, wanted: Sequence[str]) -> list[str]:
             near = nearest(path, record)
             hint = "the record is empty" if near is None else f"the nearest path is {near!r}"
             raise RecordError(f"there is nothing at {path!r}; {hint}")
-    return [path for path in record if any(path == one or path.startswith(f"{one}.") for one in wanted)]
+
+    def is_wanted(path: str) -> bool:
+        return any(path == one or path.startswith(f"{one}.") for one in wanted)
+
+    return ModuleRecord(
+        [(path, entry) for path, entry in record.items() if is_wanted(path)],
+        scalars={name: scalar for name, scalar in record.scalars.items() if is_wanted(name)},
+        metadata=record.metadata,
+    )
 
 
 def _write_array(part: ModuleRecord, file: Path, is_forced: bool) -> None:

@@ -6,6 +6,7 @@ what readers accept though no writer should make it.
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import Any, Final
 from engine import EngineError
 from records.burnpack.checking import check_burnpack
 from records.entry import ForeignDType
-from records.errors import RecordError
+from records.errors import RecordError, RecordIoError
 from records.files import existing_file
 from records.finding import Finding, damage, note
 from records.opening import open_record
@@ -40,8 +41,8 @@ def add(commands: Any) -> None:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Print what is wrong with each file; 1 if anything is."""
-    is_damaged = False
+    """Print what is wrong with each file; 1 if anything is, or one cannot be read."""
+    is_damaged = is_missing = False
     for file in arguments.files:
         findings: list[Finding] = []
         about = ""
@@ -49,6 +50,10 @@ def verify(arguments: argparse.Namespace) -> int:
             with open_record(file) as record:
                 about = f"{record.format}, {counted(len(record), 'tensor')}: "
                 findings += _findings(file, record)
+        except RecordIoError as error:
+            print(f"records verify: {one_line(error)}", file=sys.stderr)
+            is_missing = True
+            continue
         except RecordError as error:
             findings.append(damage(str(error).removeprefix(f"{file}: ")))
         is_damaged |= any(finding.is_damage for finding in findings)
@@ -56,7 +61,7 @@ def verify(arguments: argparse.Namespace) -> int:
             print(json.dumps(_as_json(file, findings)))
         else:
             print("\n".join(_lines(file, about, findings)))
-    return int(is_damaged)
+    return int(is_damaged or is_missing)
 
 
 def _as_json(file: Path, findings: list[Finding]) -> dict[str, Any]:

@@ -282,8 +282,9 @@ def _allowed(text: str) -> Name:
     """
     if text not in _KNOWN:
         raise Flaw(
-            f"the pickle asks for {shown(text)}, which no state dict needs; it was not loaded, nothing of it was run. "
-            "If you trust the file, load it in PyTorch and save what is wanted: torch.save(model.state_dict(), …)"
+            f"the pickle asks for {shown(text)}, which no state dict of dense tensors needs; it was not loaded, "
+            "nothing of it was run. If you trust the file, load it in PyTorch and save what is wanted, "
+            "torch.save(model.state_dict(), …), quantized tensors as dequantize() and sparse ones as to_dense() gives"
         )
     return Name(text)
 

@@ -33,7 +33,13 @@ from .dtypes import DTYPES, STORAGES, ElementType
 from .pickled import Name, StorageId, TensorView, Value, read_pickle
 
 ZIP_MAGIC: Final = b"PK\x03\x04"
-LEGACY_MAGIC: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the whole first pickle of a file before 1.6
+_LEGACY_NUMBER: Final = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first pickle of a file of before 1.6, an integer
+_FRAMED: Final = b"\x95" + len(_LEGACY_NUMBER).to_bytes(8, "little")  # stands before it from protocol 4 on
+LEGACY_MAGICS: Final = (
+    *(bytes([0x80, protocol]) + _LEGACY_NUMBER for protocol in (2, 3)),
+    *(bytes([0x80, protocol]) + _FRAMED + _LEGACY_NUMBER for protocol in (4, 5)),
+)
+"""How a file of before 1.6 begins, by the protocol of its pickles."""
 WHOLE: Final = "tensor"  # the path where a file is one tensor and nothing else
 
 _LEGACY_PROTOCOL: Final = 1001

@@ -299,9 +299,9 @@ def test_a_mistake_is_one_clear_line(finetune_, command, model, tmp_path):
         (["--text", str(tmp_path)], 1, f"--text {tmp_path}: Is a directory"),
         (["--text", ""], 2, "--text '': give the name of a file"),
         (["--model", ""], 2, "--model '': give the name of a file"),
-        (["--adapter", ""], 2, "--adapter '': give the name of a file"),
-        (["--adapter", f"{tmp_path}/new/"], 2, f"--adapter {tmp_path}/new/: give the name of a file"),
-        (["--adapter", "/dev/null"], 2, "--adapter /dev/null: it is no regular file"),
+        (["--adapter", ""], 2, "--adapter: '' has no file name"),
+        (["--adapter", f"{tmp_path}/new/"], 2, f"--adapter: {tmp_path}/new/: it ends in a slash"),
+        (["--adapter", "/dev/null"], 2, "--adapter: /dev/null: it is no regular file"),
         (["--adapter", str(pipe.with_suffix(""))], 2, f"--adapter {pipe.with_suffix('')}: it is no regular file"),
         *(
             (["--adapter", f"a.{of}"], 2, f"--adapter a.{of}: it cannot be kept in such a file; name it *.bpk")

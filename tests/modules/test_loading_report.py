@@ -9,7 +9,7 @@ from engine import Device, Tensor, zeros
 from modules import LoadReport, Module, Param, RunningState, preview_load
 from records import Cast, Drop, KeyRemapper, ModuleRecord, NormNames, RecordEntry, RecordFormatError, Transpose
 
-from .small_modules import Holder, LazyLinear, numbers
+from .small_modules import Holder, LazyLinear, Linear, numbers
 
 
 def record_of(**tensors: Tensor) -> ModuleRecord:
@@ -201,3 +201,10 @@ def test_a_dry_run_of_tied_entries_that_cannot_be_read_raises():
     record = ModuleRecord([("first.w", RecordEntry(numbers(2))), ("second.w", RecordEntry(Damaged()))])  # pyright: ignore[reportArgumentType]
     with pytest.raises(RecordFormatError, match="damaged"):
         preview_load(model(), record)
+
+
+def test_a_preview_takes_a_module_and_a_record():
+    with pytest.raises(TypeError, match="a module loads a ModuleRecord, not a str"):
+        preview_load(Holder(a=Linear(2, 2)), "m.bpk")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="preview_load takes a module, not a NoneType"):
+        preview_load(None, ModuleRecord())  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,7 @@
 """Files as ``torch.save`` writes them, byte by byte: a pickler of a few opcodes, and a zip archive around it."""
 
 import io
+import pickle
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -106,12 +107,11 @@ def archive(value: Any, storages: Sequence[bytes], others: Mapping[str, bytes] |
     return made.getvalue()
 
 
-def legacy(value: Any, storages: Sequence[NDArray[Any]]) -> bytes:
-    """The file of before 1.6, of a value whose storages have the keys 0, 1, …"""
+def legacy(value: Any, storages: Sequence[NDArray[Any]], protocol: int = 2) -> bytes:
+    """The file of before 1.6, of a value whose storages have the keys 0, 1, …; its number by another protocol."""
     keys = [str(key) for key in range(len(storages))]
     system = {"protocol_version": 1001, "little_endian": True}
-    number = b"\x80\x02\x8a\x0a" + LEGACY_NUMBER.to_bytes(10, "little") + b"."
-    head = number + b"".join(map(pickled, (1001, system, value, keys)))
+    head = pickle.dumps(LEGACY_NUMBER, protocol) + b"".join(map(pickled, (1001, system, value, keys)))
     return head + b"".join(struct.pack("<q", one.size) + memory(one) for one in storages)
 
 

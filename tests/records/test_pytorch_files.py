@@ -414,3 +414,17 @@ def test_a_record_of_pytorch_is_saved_as_burnpack(tmp_path):
         with open_record(tmp_path / "r.bpk") as saved:
             assert observed(saved) == observed(record)
     assert [file.name for file in tmp_path.iterdir()] == ["r.bpk"]
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_file_of_before_1_6_is_told_by_its_number_in_any_protocol_that_torch_writes(protocol, tmp_path):
+    array = counted(2)
+    with opened(legacy({"w": tensor("0", array)}, [array], protocol), tmp_path) as record:
+        assert record["w"].read("cpu:0").tobytes() == array.tobytes()
+
+
+def test_what_is_no_dense_tensor_says_how_to_save_one(tmp_path):
+    """As of quantized and sparse ones, which a state dict may have."""
+    state = {"w": Call("torch._utils _rebuild_qtensor", ())}
+    with pytest.raises(RecordFormatError, match=r"_rebuild_qtensor'.*dequantize\(\).*to_dense\(\)"):
+        opened(archive(state, []), tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Device, Tensor, transfer, zeros
+from engine import Device, Tensor, tensor, transfer, zeros
 from records import ModuleRecord, ParamId, RecordEntry, RecordError, RecordFormatError, RecordValidationError, Scalar
 from tests.records.strategies import expected, items, observed, record_of, scalars, texts
 
@@ -205,3 +205,15 @@ def test_a_validation_error_tells_all_findings_and_shows_the_first():
     assert "p20" not in str(error)
     assert "10 more" in str(error)
     assert isinstance(error, ValueError)
+
+
+def test_an_entry_takes_what_makes_data_only():
+    """Where it is made, not where it is saved or loaded."""
+    for source in (np.ones(2), None, "w"):
+        with pytest.raises(TypeError, match="RecordEntry takes a Tensor"):
+            RecordEntry(source)  # pyright: ignore[reportArgumentType]
+    one = tensor([1.0], device="cpu:0")
+    with pytest.raises(TypeError, match="id is 'x'; it must be a ParamId"):
+        RecordEntry(one, "x")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RecordFormatError, match="form is 'zzz'; there are Flex32"):
+        RecordEntry(one, form="zzz")  # pyright: ignore[reportArgumentType]

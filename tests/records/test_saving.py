@@ -402,7 +402,7 @@ def test_destinations_that_are_none_are_refused_and_leave_nothing(tmp_path):
 @pytest.mark.parametrize("name", ["r.gguf", "r.gz", "r.PT"])
 def test_the_extension_of_another_format_is_not_put_on_a_burnpack_file(name, tmp_path):
     """DESIGN, records: format by the extension, or named."""
-    with pytest.raises(RecordError, match="format='burnpack'"):
+    with pytest.raises(RecordError, match="name the format burnpack"):
         record_of_ones(1).save(tmp_path / name)
     record_of_ones(1).save(tmp_path / name, format="burnpack")
     with pytest.raises(RecordError, match="no format 'x'"):
