@@ -86,7 +86,7 @@ def progress(title: str, nbytes: int) -> Iterator[Callable[[int], object]]:
     It takes the package rich; without it, or elsewhere than on a terminal, nothing is shown.
     """
     rich: Any = None
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         with suppress(ImportError):
             rich = importlib.import_module("rich.progress")
     if rich is None:

@@ -7,11 +7,13 @@ are equal if all their bits are. Differences end the command with status 1.
 
 import argparse
 import json
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records.entry import ForeignDType, RecordEntry
+from engine import QuantScheme
+from records.entry import EntryDType, ForeignDType, RecordEntry
 from records.opening import open_record
 from records.record import ModuleRecord
 
@@ -93,11 +95,18 @@ def _compared(path: str, a: RecordEntry, b: RecordEntry) -> _Pair:
     return _Pair(
         path,
         None if a.shape == b.shape else (a.shape, b.shape),
-        None if a.dtype == b.dtype else (str(a.dtype), str(b.dtype)),
+        None if _is_like(a.dtype, b.dtype) else (str(a.dtype), str(b.dtype)),
         (str(a.id), str(b.id)) if is_other_id else None,
         foreign,
         difference(numbers(a), numbers(b)) if a.shape == b.shape and foreign is None else None,
     )
+
+
+def _is_like(a: EntryDType, b: EntryDType) -> bool:
+    """Whether two dtypes are one, but for how a format lays the values of a scheme out."""
+    if isinstance(a, QuantScheme) and isinstance(b, QuantScheme):
+        return replace(a, store=b.store) == b
+    return a == b
 
 
 def _described(pair: _Pair) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import cbor2
@@ -235,5 +236,11 @@ def test_quantized_tensors_are_shown_checked_converted_and_compared_as_what_they
     assert call(capsys, "verify", tmp_path / "q.bpk")[1].endswith(": sound\n")
     assert call(capsys, "convert", tmp_path / "q.bpk", tmp_path / "r.bpk")[0] == 0
     assert call(capsys, "diff", tmp_path / "q.bpk", tmp_path / "r.bpk")[0] == 0
+    packed = quantize(x, replace(scheme, store=QuantStore.packed_u32()))
+    ModuleRecord([("q", RecordEntry(packed, ParamId(3)))]).save(tmp_path / "p.bpk")
+    assert call(capsys, "diff", tmp_path / "q.bpk", tmp_path / "p.bpk")[0] == 0  # formats do not matter
+    other = quantize(x, replace(scheme, value=QuantValue.Q8F))
+    ModuleRecord([("q", RecordEntry(other, ParamId(3)))]).save(tmp_path / "o.bpk")
+    assert call(capsys, "diff", tmp_path / "q.bpk", tmp_path / "o.bpk")[0] == 1
     status, out, _ = call(capsys, "diff", tmp_path / "q.bpk", tmp_path / "d.bpk")
     assert (status, "equal numbers" in out) == (1, True)
