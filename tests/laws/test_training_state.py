@@ -25,7 +25,7 @@ from .record_generators import Builds, builds
 from .schemes import Scheme, is_scheme
 from .spec_tree import FlagSpec, ParamSpec, RunningSpec, StructSpec, TreeSpec, Value, leaves
 from .subject import subject
-from .training_state import State, start
+from .training_state import RefusalExpected, State, start
 
 # The table of sequences
 
@@ -78,6 +78,18 @@ SEQUENCES: Final = (
     ("freeze valid unfreeze_group train", "TTTTT", "TTTTT", "FF"),
     ("freeze valid set_require_grad_group train", "TTTFF", "TTTFF", "FF"),
 )
+REFUSED_SEQUENCES: Final = (
+    "to_device rg(True)",
+    "to_device unfreeze",
+    "to_device train",
+    "to_device map unfreeze",
+    "to_device to_device train",
+    "to_device unfreeze_group",
+    "to_device set_require_grad_group",
+    "freeze unfreeze to_device train",
+    "valid train to_device rg(True)",
+)
+"""The last call of each asks what a recorded move made to train."""
 
 
 def small(device: str) -> TreeSpec:
@@ -97,9 +109,9 @@ def as_told(meta: Meta, sequence: tuple[str, str, str, str]) -> tuple[str, str]:
     return "".join("FT"[bool(bit)] for bit in said), "".join("FT"[bool(bit)] for bit in of_bias)
 
 
-def calls_of(sequence: tuple[str, str, str, str], device: str) -> list[op.Op]:
+def calls_of(sequence: str, device: str) -> list[op.Op]:
     """The calls of a row; moves go to a device."""
-    calls = (CALLS[name] for name in sequence[0].split())
+    calls = (CALLS[name] for name in sequence.split())
     return [replace(call, device=device) if isinstance(call, MOVES) else call for call in calls]
 
 
@@ -109,7 +121,7 @@ def test_sequences_of_calls_do_what_the_table_says(adapter: Adapter, sequence: t
     first, last = adapter.grammar.devices[0], adapter.grammar.devices[-1]
     for device, told in ((f"{first}+autodiff", sequence[1]), (first, sequence[2])):
         module = built(adapter, small(device))
-        for call in calls_of(sequence, last):
+        for call in calls_of(sequence[0], last):
             module = applied(adapter, module, call)
         assert as_told(adapter.meta(module), sequence) == (told, sequence[3])
 
@@ -120,9 +132,38 @@ def test_the_table_of_states_gives_the_table_of_sequences(sequence: tuple[str, s
     for device, told in (("cpu:0+autodiff", sequence[1]), ("cpu:0", sequence[2])):
         spec = small(device)
         state: State = start(spec, {path: number for number, path in enumerate(leaves(spec))})
-        for call in calls_of(sequence, "cpu:1"):
+        for call in calls_of(sequence[0], "cpu:1"):
             state = state.after(call)
         assert as_told(state.meta(), sequence) == (told, sequence[3])
+
+
+@law("L34", needs=("state.params", "groups", "fork", "map", "autodiff"), each=("sequence", REFUSED_SEQUENCES))
+def test_sequences_that_ask_a_moved_value_to_train_are_refused(adapter: Adapter, sequence: str) -> None:
+    """At their last call, and the module is what it was before that (M49, M51)."""
+    spec = small(f"{adapter.grammar.devices[0]}+autodiff")
+    *before, last = calls_of(sequence, adapter.grammar.devices[-1])
+    module = built(adapter, spec)
+    for call in before:
+        module = applied(adapter, module, call)
+    moved = observed(adapter, module, spec)
+    answer = adapter.apply(module, last)
+
+    assert isinstance(answer, Refused)
+    assert answer.kind == "autodiff"
+    assert observed(adapter, module, spec) == moved
+
+
+@pytest.mark.parametrize("sequence", REFUSED_SEQUENCES)
+def test_the_table_of_states_refuses_them_too(sequence: str) -> None:
+    """The model that L34 compares with obeys the rules itself (M49)."""
+    spec = small("cpu:0+autodiff")
+    state: State = start(spec, {path: number for number, path in enumerate(leaves(spec))})
+    *before, last = calls_of(sequence, "cpu:1")
+    for call in before:
+        state = state.after(call)
+    with pytest.raises(RefusalExpected) as refusal:
+        state.after(last)
+    assert refusal.value.kind == "autodiff"
 
 
 # States that are reached
