@@ -231,7 +231,7 @@ def test_output_that_cannot_be_written_is_one_line(statement):
     """A full disk, found out while printing or at the end; the interpreter does not complain again."""
     with Path("/dev/full").open("w") as full:
         done = ran(statement, stdout=full)
-    assert (done.returncode, done.stderr) == (1, b"name: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, b"name: standard output: No space left on device\n")
 
 
 def test_a_reader_that_has_gone_is_no_matter():
