@@ -41,7 +41,7 @@ class KeyRemapper:
             ``\g<name>`` are groups.
 
     Raises:
-        RecordError: a rule is no pair of texts, or an expression is none.
+        RecordError: a rule is no pair of texts, an expression is none, or its replacement names a group that it lacks.
     """
 
     def __init__(self, rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
@@ -53,13 +53,18 @@ class KeyRemapper:
                 raise RecordError(f"KeyRemapper: {rule!r} is no rule; {_RULES}")
             pattern, replacement = rule
             self._rules.append((compiled("KeyRemapper", pattern), replacement))
+            self._check_groups(*self._rules[-1])
+
+    @staticmethod
+    def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
+        try:
+            pattern.sub(replacement, "")  # the replacement is looked at whether or not there is a match
+        except (re.error, IndexError) as error:
+            raise RecordError(f"KeyRemapper: {replacement!r} replaces no {pattern.pattern!r}: {error}") from None
 
     def _renamed(self, path: str) -> str:
         for pattern, replacement in self._rules:
-            try:
-                path = pattern.sub(replacement, path)
-            except (re.error, IndexError) as error:
-                raise RecordError(f"KeyRemapper: {replacement!r} replaces no {pattern.pattern!r}: {error}") from None
+            path = pattern.sub(replacement, path)
         return path
 
     def __call__(self, entries: Mapping[str, RecordEntry], /) -> dict[str, RecordEntry]:

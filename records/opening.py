@@ -68,7 +68,7 @@ def open_record(
     Raises:
         RecordIoError: the file is missing or the system refuses to open it.
         RecordFormatError: it is no record, or a damaged one; the message names the file and the offset or tensor.
-        RecordError: the format needs a package that is not installed.
+        RecordError: the format needs a package that is not installed, or a limit is no whole number.
     """
     limits = Limits(
         max_metadata_bytes=max_metadata_bytes,

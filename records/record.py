@@ -130,8 +130,11 @@ class ModuleRecord(Mapping[str, RecordEntry]):
             check_data: whether to compare the tensors' bytes with the digest, if there is one (D1).
 
         Raises:
+            RecordError: `data` are no bytes.
             RecordFormatError: they are no burnpack file, or break one of its rules (R85 to R103a).
         """
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise RecordError(f"from_bytes takes the bytes of a file, not {data!r:.80}; open_record opens a path")
         storage = Storage("bytes in memory", bytes(data))
         return cls.of_file(read_burnpack(storage, LIMITS, check_data=check_data), storage, "burnpack")
 

@@ -8,7 +8,7 @@ Formats are little-endian, and so is every machine that this runs on.
 import math
 import mmap
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.dtype import DType
 
-from .errors import RecordFormatError, RecordIoError
+from .errors import RecordError, RecordFormatError, RecordIoError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,12 @@ class Limits:
     max_depth: int = 128
     max_file_bytes: int = 500 * 2**30
     max_unpacked_bytes: int = 16 * 2**30  # of a gzip file, which Burn does not bound
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            limit = getattr(self, field.name)
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+                raise RecordError(f"{field.name} is {limit!r}; limits are whole numbers, 0 or more")
 
 
 LIMITS: Final = Limits()

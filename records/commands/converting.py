@@ -16,6 +16,7 @@ from records.adapt import KeyRemapper, Step, Transpose
 from records.adapt_trained import Cast, Drop, NormNames
 from records.errors import RecordError, RecordFormatError
 from records.files import Format, destination_of, existing_file, format_of
+from records.named_mpk.settings import release_of
 from records.opening import open_record
 from records.pytorch.checking import check_pytorch
 from records.record import ModuleRecord
@@ -37,7 +38,7 @@ def add(commands: Any) -> None:
     add_writing(parser)
     for option, metavar, help_, make in (
         ("--rename", ("PATTERN", "REPLACEMENT"), r"rename paths, as re.sub does: \1 is a group", _rename),
-        ("--drop", ("PATTERN",), "leave out what the expression is found in", lambda given: Drop(*given)),
+        ("--drop", ("PATTERN",), "leave out tensors whose path the expression is found in", lambda given: Drop(*given)),
         (
             "--norms",
             ("PATTERN",),
@@ -119,7 +120,7 @@ def write(record: ModuleRecord, destination: str, arguments: argparse.Namespace)
     """
     file = destination_of(destination, arguments.format)
     try:
-        format_of(file, arguments.format)
+        _check_options(format_of(file, arguments.format), arguments)
     except RecordError as error:
         raise ArgumentError(str(error)) from None
     check_destination(file, arguments.force)
@@ -128,6 +129,16 @@ def write(record: ModuleRecord, destination: str, arguments: argparse.Namespace)
         record.adapt(Watched(report)).save(file, arguments.format, not arguments.no_digest, for_burn=arguments.for_burn)
     said = f"{file}: {counted(len(record), 'tensor')}, {size(file.stat().st_size)}"
     print(printable(said))
+
+
+def _check_options(format: Format, arguments: argparse.Namespace) -> None:
+    """Raises RecordError where an option is none of the format written, or names no version of Burn."""
+    if arguments.no_digest and format != "burnpack":
+        raise RecordError(f"--no-digest is for burnpack; {format} carries no digests")
+    if arguments.for_burn is not None:
+        if format not in ("mpk", "mpk.gz"):
+            raise RecordError(f"--for-burn is for named MessagePack, *.mpk or *.mpk.gz, not for {format}")
+        release_of(arguments.for_burn)
 
 
 def check_destination(file: Path, is_forced: bool) -> None:

@@ -19,6 +19,7 @@ from records.entry import ForeignDType
 from records.errors import RecordError, RecordIoError
 from records.files import existing_file
 from records.finding import Finding, damage, note
+from records.inflated import GZIP_MAGIC
 from records.opening import open_record
 from records.pytorch.checking import check_pytorch
 from records.record import ModuleRecord
@@ -87,6 +88,8 @@ def _findings(file: Path, record: ModuleRecord) -> Iterator[Finding]:
         with progress(f"verifying {file.name}", nbytes) as report:
             if check is not None:
                 yield from check(storage, LIMITS, report)
+            elif storage.read(0, len(GZIP_MAGIC)) != GZIP_MAGIC:  # which has a checksum, and was gone through whole
+                yield note(f"{record.format} carries no checksums, so damage to its numbers cannot be found")
             yield from _of_places(storage, record)
             yield from _of_numbers(storage.name, record, report)
 

@@ -125,9 +125,11 @@ def test_what_makes_no_step_is_refused_where_it_is_given(make):
         make()
 
 
-def test_a_replacement_that_names_no_group_is_refused():
+@pytest.mark.parametrize("replacement", [r"\1", r"\g<name>", "\\"])
+def test_a_replacement_that_names_no_group_is_refused_at_once(replacement):
+    """Whether or not there is anything to replace."""
     with pytest.raises(RecordError, match="KeyRemapper"):
-        ModuleRecord([("a", entry([1]))]).adapt(KeyRemapper([("a", r"\1")]))
+        KeyRemapper([("a", replacement)])
 
 
 @given(entries=items())

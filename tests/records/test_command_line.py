@@ -156,6 +156,24 @@ def test_convert_writes_for_a_version_of_burn_and_without_digests(tmp_path, caps
     assert (tmp_path / "c.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("r.mpk", "--for-burn", "0.8"), "0.9 to 0.21"),
+        (("r.bpk", "--for-burn", "0.21"), "--for-burn is for named MessagePack"),
+        (("r.safetensors", "--no-digest"), "safetensors carries no digests"),
+        (("r.mpk.gz", "--no-digest"), "mpk.gz carries no digests"),
+        (("r.bpk", "--rename", "a", r"\1"), "invalid group reference"),
+    ],
+)
+def test_options_that_mean_nothing_there_are_wrong_arguments(file, arguments, said, tmp_path, capsys):
+    name, *options = arguments
+    status, out, err = call(capsys, "convert", file, tmp_path / "made" / name, *options)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
 def test_a_file_that_is_there_is_replaced_only_if_told(file, tmp_path, capsys):
     """Neither by convert nor by extract; the status is that of wrong arguments."""
     target = tmp_path / "s.npy"

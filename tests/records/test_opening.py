@@ -254,6 +254,21 @@ def test_a_gguf_file_cut_or_damaged_anywhere_in_its_header_is_refused_or_read_in
                 continue
 
 
+@pytest.mark.parametrize("limit", ["max_metadata_bytes", "max_tensors", "max_depth", "max_file_bytes"])
+@pytest.mark.parametrize("value", ["1", 1.5, True, None, -1])
+def test_a_limit_that_is_no_number_is_refused_by_name(limit, value, tmp_path):
+    ModuleRecord(scalars={"n": 1}).save(tmp_path / "r")
+    with pytest.raises(RecordError, match=f"{limit} is "):
+        open_record(tmp_path / "r", **{limit: value})
+
+
+@pytest.mark.parametrize("data", ["r.bpk", None, 3, [1, 2]])
+def test_only_bytes_are_read_as_bytes(data):
+    """R37a."""
+    with pytest.raises(RecordError, match="from_bytes takes the bytes of a file"):
+        ModuleRecord.from_bytes(data)
+
+
 def test_a_gguf_file_beyond_a_limit_or_with_two_tensors_of_a_name_is_refused(tmp_path):
     """R77, R78, R102."""
     file = tmp_path / "m.gguf"
