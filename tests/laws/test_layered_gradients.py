@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import pytest
 
 from tests.independent_draws import drawn, share
 
@@ -19,6 +20,8 @@ from .spec_tree import ParamSpec, leaves
 from .test_split_gradients import by_place
 from .test_training import Run, training_runs
 from .training_generators import KEEPING, OPTIMIZERS, Training, losses, turned_losses
+
+pytestmark = pytest.mark.suite
 
 ADAPTER: Final = ModelAdapter()
 GRAMMAR: Final = ADAPTER.grammar

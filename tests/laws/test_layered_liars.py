@@ -13,6 +13,8 @@ from .operations import Op, ToDevice
 from .protocol import Done
 from .suite import OUTSIDE
 
+pytestmark = pytest.mark.suite
+
 FEW: Final = settings(
     max_examples=60, derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
 )

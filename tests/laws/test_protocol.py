@@ -21,6 +21,7 @@ FEW: Final = settings(
 )
 
 
+@pytest.mark.suite
 @pytest.mark.parametrize("law", OUTSIDE, ids=named)
 def test_the_model_passes(law: Law) -> None:
     """A law that fails for the rules as they stand, run without the engine, is wrong."""

@@ -49,6 +49,8 @@ from .spec_tree import (
     walk,
 )
 
+pytestmark = pytest.mark.suite
+
 GRAMMAR: Final = ModelAdapter.grammar
 
 

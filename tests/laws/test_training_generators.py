@@ -23,6 +23,8 @@ from .test_training_machine import two_builds
 from .test_training_state import moved_away, two_switches, two_that_commute
 from .training_state import FlagState, State, ValueState, start
 
+pytestmark = pytest.mark.suite
+
 GRAMMAR: Final = ModelAdapter.grammar
 Uses = tuple[Program, tuple[str, ...]]
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
+import pytest
 from hypothesis.strategies import SearchStrategy
 
 from engine import Device
@@ -28,6 +29,8 @@ from tests.parallel.strategies import (
     stage_lists,
     tight_problems,
 )
+
+pytestmark = pytest.mark.suite
 
 
 def shares(strategy: SearchStrategy[Any], **facts: Callable[[Any], bool]) -> dict[str, float]:
