@@ -43,10 +43,11 @@ def _silu_array(xp: Any, x: Array) -> Array:
 def _swiglu_array(xp: Any, x: Array) -> Array:
     half = x.shape[-1] // 2
     gate = x[..., :half]
+    y = -gate
     with quiet():
-        y = xp.exp(-gate)
+        xp.exp(y, out=y)
         y += 1
-        y = gate / y
+        xp.divide(gate, y, out=y)
     y *= x[..., half:]
     return y
 

@@ -36,7 +36,7 @@ def _weights(xp: Any, q: Array, k: Array, mask: tuple[Array, ...], causal: bool,
         if hidden is not None:  # of a row that is hidden whole it is −∞; less the lowest number, that still is −∞
             largest = xp.maximum(largest, xp.finfo(scores.dtype).min)
         scores -= largest
-    weights = xp.exp(scores)
+    weights = xp.exp(scores, out=scores)  # in place: fresh pages cost more than the exponentials
     total = weights.sum(axis=-1, keepdims=True)
     # The largest weight is 1, and so the total is at least that, but for a row that is hidden whole.
     return weights, total if hidden is None and keys else xp.maximum(total, 1)
